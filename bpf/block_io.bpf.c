@@ -284,6 +284,21 @@ static __always_inline void released(struct bio *bio, u64 owner, u64 now)
 	*since = left ? now : 0;
 }
 
+// The disk's own flush has no bio, and serves all that asked for one since the last. The disk works for the latest of
+// them; requests, times and bytes count for the kernel thread, because each empty flush is counted for itself.
+static __always_inline void note_flush(struct bio *bio, u64 owner)
+{
+	struct io_device *device;
+	u32 i;
+
+	if (!(bio->bi_opf >> bpf_core_enum_value(enum req_flag_bits, __REQ_PREFLUSH) & 1))
+		return;
+	i = device_of(bio->bi_bdev->bd_disk);
+	device = i == DEVICES ? NULL : device_at(i);
+	if (device)
+		device->flush_owner = owner;
+}
+
 static __always_inline int arrived(struct bio *bio)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -295,6 +310,7 @@ static __always_inline int arrived(struct bio *bio)
 	stamp->bio = number(bio);
 	stamp->arrival_ns = now;
 	stamp->owner = bio_owner(bio, task);
+	note_flush(bio, stamp->owner);
 	if (task->flags & PF_KTHREAD && bio->bi_blkg && bio->bi_blkg->parent)
 		released(bio, stamp->owner, now);
 	return 0;
@@ -420,7 +436,7 @@ int BPF_PROG(block_rq_issue, struct request *rq)
 	id = number(bio);
 	stamp = bio_at(id);
 	if (!bio) {
-		owner = owner_tag(SPACE_SPECIAL, SLOT_KTHREAD); // a flush of the disk: its requester is unknown
+		owner = owner_tag(SPACE_SPECIAL, SLOT_KTHREAD); // a flush of the disk
 	} else if (stamp && stamp->bio == id) {
 		owner = stamp->owner;
 		arrival = stamp->arrival_ns;
@@ -535,7 +551,7 @@ static __always_inline void count_flush(struct request *rq, struct io_cpu *lost,
 SEC("tp_btf/block_rq_complete")
 int BPF_PROG(block_rq_complete, struct request *rq, int error, unsigned int bytes)
 {
-	u64 now = bpf_ktime_get_ns(), arrival, issue, start, hist;
+	u64 now = bpf_ktime_get_ns(), arrival, issue, start, hist, flush_owner;
 	struct io_request *entry;
 	struct io_device *device;
 	struct io_stats *row;
@@ -560,6 +576,7 @@ int BPF_PROG(block_rq_complete, struct request *rq, int error, unsigned int byte
 	arrival = entry->arrival_ns;
 	issue = entry->issue_ns;
 	device = device_at(entry->device);
+	flush_owner = device && direction == IO_FLUSH ? device->flush_owner : 0;
 	entry->request = 0;
 	if (!device || issue > now)
 		return 0;
@@ -579,6 +596,8 @@ int BPF_PROG(block_rq_complete, struct request *rq, int error, unsigned int byte
 		row->ahead_ns += start - arrival;
 		split(device, slot, arrival, start);
 	}
+	if (flush_owner)
+		slot = pair_slot(flush_owner, device_of(rq->q->disk), &lost->slot_lost);
 	note_service(device, slot, start, now);
 	return 0;
 }

@@ -17,7 +17,7 @@
 
 #include "culprit_matrix.h"
 
-#define BLOCK_IO_VERSION 2
+#define BLOCK_IO_VERSION 3
 
 #define DEVICES 128
 /* Slices of service remembered per device: how far back a culprit can be named. */
@@ -59,10 +59,11 @@ struct io_slice {
 struct io_device {
 	u64 tag; /* dev_t + 1; 0 = free */
 	u64 last_ns; /* the latest completion */
+	u64 flush_owner; /* of the latest bio that asked for a flush; 0 = none */
 	u32 head; /* ring[head % IO_RING] is the latest slice */
 	u32 reserved;
 	struct io_slice ring[IO_RING];
-}; /* 792 bytes */
+}; /* 800 bytes */
 
 struct io_bio {
 	u64 bio;

@@ -49,7 +49,7 @@ static __always_inline struct net_stats *stats_of(u32 cpu, u32 slot)
 	return bpf_map_lookup_elem(&stats, &slot);
 }
 
-// The preemption count of this CPU. No helper gives its address, but it lies in the same per-CPU area as the run queue.
+// The preemption count of this CPU. No helper gives its address, but it is in the same per-CPU area as the run queue.
 static __always_inline u32 preempt_count(void)
 {
 	struct task_struct *task = bpf_get_current_task_btf();

@@ -75,7 +75,7 @@ static __always_inline u32 cgroup_slot(u32 cgroup_mask, u64 id, u64 *lost)
 	return claim_tag(cgroup_mask, id, lost);
 }
 
-/* The first four characters of a thread's name as a little-endian word: enough to tell kernel threads apart. */
+/* The first four characters of a thread's name as a little-endian word: enough to distinguish kernel threads. */
 #define COMM4(a, b, c, d) ((u32)(a) | (u32)(b) << 8 | (u32)(c) << 16 | (u32)(d) << 24)
 
 static __always_inline u32 kthread_kind(u32 comm)

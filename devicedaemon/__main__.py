@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
+from devicedaemon.confinement import confine, numbers
 from devicedaemon.daemon import DeviceDaemon
-from devicedaemon.options import DaemonConfigError, DeviceDaemonOptions, resolve
+from devicedaemon.options import DeviceDaemonOptions, resolve
 from koordlet.app.flags import FlagError, parse
 from koordlet.app.logging import begin
 from koordlet.app.runner import run
@@ -23,10 +25,12 @@ def main() -> int:
     )
     try:
         options = resolve(argv, os.environ)
+        keep = numbers(options.keep_capabilities)
         begin(options)
-    except (FlagError, DaemonConfigError) as error:
+    except (FlagError, ValueError) as error:
         sys.stderr.write(f"{NAME}: {error}\n")
         return 1
+    confine(keep, Path(options.host_root_dir))
     return run(DeviceDaemon(options, lambda: resolve(argv, os.environ)).run())
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import yaml
 
+from devicedaemon.confinement import KEPT
 from koordlet.api.encoding.times import Duration as GoDuration
 from koordlet.app.flags import Duration, FlagError, flag, read
 from koordlet.app.logging import LoggingOptions
@@ -40,6 +41,7 @@ class DeviceDaemonOptions(LoggingOptions):
     host_root_dir: str = flag("/hostfs", "the host's file system, where vendors' tools are")
     sys_root_dir: str = flag("/host-sys/", "where the host's sysfs is mounted")
     dev_root_dir: str = flag("/dev/", "where the host's devices are")
+    keep_capabilities: list[str] = flag([*KEPT], "capabilities of vendors' tools; all others are dropped at the start")
 
     @property
     def path(self) -> Path | None:

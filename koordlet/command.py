@@ -11,6 +11,7 @@ from koordlet.app.flags import FlagError, parse
 from koordlet.app.gates import GateError
 from koordlet.app.logging import begin, get_logger
 from koordlet.app.runner import run
+from koordlet.app.syscallfilter import refuse_unused
 from koordlet.kube import ConfigError
 from koordlet.options import KoordletOptions
 from koordlet.system.cpu import timeslice
@@ -38,6 +39,8 @@ def main() -> int:
     try:
         begin(options)
         options.check(os.environ.get("NODE_NAME", ""))
+        if options.syscall_filter:
+            refuse_unused()
         if not (shortened := timeslice.shorten()):
             log.info("Tasks that wake up may wait a tick for koordlet", reason=shortened.reason)
         return run(_start(options))

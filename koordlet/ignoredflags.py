@@ -13,7 +13,7 @@ from koordlet.app.logging import LoggingOptions
 
 _UNUSED = "Koordinator's koordlet does not use it either"
 _NO_DATABASE = "series are kept in memory, see --tsdb-retention-duration and --tsdb-max-bytes"
-_NO_RUNTIME = "the container runtime is not queried"
+_NO_RUNTIME = "only runtimes with CRI are used, see --containerd-endpoint"
 
 
 @dataclass
@@ -22,10 +22,9 @@ class IgnoredFlags(LoggingOptions):
 
     configmap_name: str | None = flag(None, "no effect", deprecated=_UNUSED)
     configmap_namespace: str | None = flag(None, "no effect", deprecated=_UNUSED)
-    containerd_endpoint: str | None = flag(None, "no effect", deprecated=_NO_RUNTIME)
     docker_endpoint: str | None = flag(None, "no effect", deprecated=_NO_RUNTIME)
     pouch_endpoint: str | None = flag(None, "no effect", deprecated=_NO_RUNTIME)
-    report_interval: str | None = flag(None, "no effect", deprecated="NodeMetric's spec says how often to report")
+    report_interval: str | None = flag(None, "no effect", deprecated="NodeMetric's spec has the report interval")
     tsdb_path: str | None = flag(None, "no effect", deprecated=_NO_DATABASE)
     tsdb_min_block_duration: str | None = flag(None, "no effect", deprecated=_NO_DATABASE)
     tsdb_max_block_duration: str | None = flag(None, "no effect", deprecated=_NO_DATABASE)
@@ -36,7 +35,6 @@ class IgnoredFlags(LoggingOptions):
     tsdb_enable_prometheus_metric: bool | None = flag(None, "no effect", deprecated=_NO_DATABASE)
     metric_gc_interval_seconds: int | None = flag(None, "no effect", deprecated=_UNUSED)
     metric_expire_seconds: int | None = flag(None, "no effect", deprecated=_UNUSED)
-    only_evict_by_api: bool | None = flag(None, "no effect", deprecated="evictions always go through the API server")
     qos_extension_plugins: dict[str, bool] | None = flag(
         None, "no effect", deprecated="there are no plugins besides the strategies"
     )

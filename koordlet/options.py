@@ -37,6 +37,7 @@ class KoordletOptions(PageOptions, IgnoredFlags):
     """All flags of koordlet."""
 
     addr: str = flag(":9316", "address of metrics, health and /top")
+    syscall_filter: bool = flag(True, "refuse system calls that koordlet does not make (seccomp)")
     enable_pprof: bool = flag(False, "serve profiles of the process")
     pprof_addr: str = flag(":9317", "address of /debug/pprof/")
     config: str = flag("", "YAML file of flags and values; the command line has precedence", config_file=True)
@@ -51,6 +52,8 @@ class KoordletOptions(PageOptions, IgnoredFlags):
     sys_root_dir: str = flag("", "mount point of sysfs; default by agent_mode")
     sys_fs_root_dir: str = flag("", "parent directory of resctrl and bpf; default by agent_mode")
     proc_root_dir: str = flag("", "mount point of procfs; default by agent_mode")
+    proc_sys_root_dir: str = flag("", "where sysctls can be written; default: sys below the mount point of procfs")
+    dev_root_dir: str = flag("", "the host's /dev; default /dev")
     var_run_root_dir: str = flag("", "the host's /var/run; default by agent_mode")
     run_root_dir: str = flag("", "the host's /run; default by agent_mode")
     var_lib_kubelet_dir: str = flag("", "the kubelet's directory; default by agent_mode")
@@ -101,6 +104,9 @@ class KoordletOptions(PageOptions, IgnoredFlags):
     )
     gpu_health_recovery: bool = flag(
         False, "consider an unhealthy GPU healthy again after it has answered for ten minutes"
+    )
+    external_advisors: str = flag(
+        "", "JSON file of exporters in Prometheus format whose series are figures of containers"
     )
     enable_pagecache_collector: bool = flag(False, "also record memory use including page cache")
     sched_latency_interval: Duration = flag("1s", "how often the schedule-latency probe is read", minimum=1)
@@ -217,6 +223,14 @@ class KoordletOptions(PageOptions, IgnoredFlags):
         "directory of files that describe accelerators, written by other programs (gate Accelerators)",
     )
     xpu_enforce_collect_from_device_infos: bool = flag(False, "never report GPUs of NVML in the Device object")
+    only_evict_by_api: bool = flag(
+        True,
+        "evict pods through the API server, so that disruption budgets hold; false: stop their containers through CRI, "
+        "also while the API server is unreachable",
+    )
+    containerd_endpoint: str = flag(
+        "", "CRI socket for --only-evict-by-api=false; default: the socket below --var-run-root-dir"
+    )
     default_runtime_type: str = flag("containerd", "the container runtime as in container ids", choices=RUNTIME_TYPES)
     hami_core_library_directory_path: str = flag(
         "/usr/local/vgpu/libvgpu.so", "library that limits the use of shared GPUs"
@@ -231,6 +245,8 @@ class KoordletOptions(PageOptions, IgnoredFlags):
             "sys": self.sys_root_dir,
             "sys_fs": self.sys_fs_root_dir,
             "proc": self.proc_root_dir,
+            "proc_sys": self.proc_sys_root_dir or (self.proc_root_dir and f"{self.proc_root_dir}/sys"),
+            "dev": self.dev_root_dir,
             "var_run": self.var_run_root_dir,
             "run": self.run_root_dir,
             "var_lib_kubelet": self.var_lib_kubelet_dir,

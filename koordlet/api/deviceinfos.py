@@ -27,7 +27,7 @@ class P2PLink(Frozen):
 class DeviceInfoTopology(Frozen):
     """The location of the device."""
 
-    p2p_links: list[P2PLink] = msgspec.field(default_factory=list)
+    p2p_links: list[P2PLink] = []
     must_honor_partition: bool = False
     socket_id: str = msgspec.field(default="", name="socketID")
     node_id: str = msgspec.field(default="", name="nodeID")
@@ -51,7 +51,7 @@ class DeviceDescription(Frozen):
     uuid: str = written(str)
     minor: str = written(str)
     """decimal, as in /dev/xxxN"""
-    resources: dict[str, str] = msgspec.field(default_factory=dict)
+    resources: dict[str, str] = {}
     """resource -> quantity"""
     topology: DeviceInfoTopology | None = None
     status: DeviceInfoStatus | None = None

@@ -88,16 +88,6 @@ def gpu_request(requests: Mapping[str, Quantity]) -> dict[str, Quantity]:
     raise DeviceRequestError(requested)
 
 
-def per_gpu(request: Mapping[str, Quantity]) -> dict[str, Quantity]:
-    """The part of each GPU of a validated `gpu.shared` request; without `gpu.shared` the request itself."""
-    shared = request[RESOURCE_GPU_SHARED].value() if RESOURCE_GPU_SHARED in request else 1
-    return {
-        name: Quantity.of(amount.value() // shared, amount.fmt) if shared != 1 else amount
-        for name, amount in request.items()
-        if name != RESOURCE_GPU_SHARED
-    }
-
-
 def share_request(requests: Mapping[str, Quantity], resource: str) -> int:
     """Requested percent of `rdma` or `fpga` devices, 0 for none. Raises DeviceRequestError."""
     assert resource in (RESOURCE_RDMA, RESOURCE_FPGA)

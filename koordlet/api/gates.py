@@ -1,7 +1,7 @@
 """Feature gates of every component: default and stage (spec 01 §7.1-§7.3).
 
 Tables only; `koordlet.app.gates.FeatureGates` holds the values of a process. `KOORDLET` combines the gates of the agent
-and of its runtime hooks, which share one flag. The manager and the descheduler share one table.
+and of its runtime hooks, which share one flag. The descheduler has the gates of the manager, and one more.
 """
 
 from __future__ import annotations
@@ -25,19 +25,6 @@ def _off(*names: str) -> dict[str, Gate]:
 def _on(*names: str, stage: Stage = "beta") -> dict[str, Gate]:
     return dict.fromkeys(names, Gate(True, stage))
 
-
-THRESHOLD_GATES: Final = frozenset(
-    {
-        "BECPUSuppress",
-        "BECPUEvict",
-        "BEMemoryEvict",
-        "CPUEvict",
-        "MemoryEvict",
-        "CPUAllocatableEvict",
-        "MemoryAllocatableEvict",
-    }
-)
-"""Gates that also need `resourceUsedThresholdWithBE.enable` in the node's NodeSLO."""
 
 KOORDLET_HOOKS: Final[dict[str, Gate]] = {
     **_on("GroupIdentity", "CPUSetAllocator", "BatchResource"),
@@ -70,6 +57,7 @@ OOMScoreAdj: Applies the OOM scores of a pod's annotations.
 KOORDLET: Final[dict[str, Gate]] = {
     **_on("BECPUSuppress", "CPUBurst", "RdtResctrl", "NodeTopologyReport"),
     **_on("InterferenceActions"),  # not in Koordinator
+    **_off("PeerComparison"),  # not in Koordinator
     **_off(
         "BECPUManager",
         "BECPUEvict",
@@ -105,6 +93,7 @@ CPUBurst: Lets pods exceed their CPU limit for a short time.
 RdtResctrl: Limits last-level cache and memory bandwidth by QoS class.
 NodeTopologyReport: Writes the NodeResourceTopology; when off it is only computed for koordlet itself.
 InterferenceActions: Throttles best-effort pods that delay services, if the node's strategy enables actions.
+PeerComparison: Reports each container's performance in NodeMetric, for koord-manager's gate of that name.
 BECPUManager: The hooks place best-effort containers that have a NUMA allocation; CPU suppress leaves them alone.
 BECPUEvict: Evicts best-effort pods while they get too little CPU.
 BEMemoryEvict: Evicts best-effort pods while the node's memory usage is too high.
@@ -141,6 +130,8 @@ MANAGER: Final[dict[str, Gate]] = {
         "ElasticValidatingWebhook",
         "WebhookFramework",
         "ValidatePodTrustedKeys",  # not in Koordinator
+        "ValidateMigrationJobRights",  # not in Koordinator
+        "ValidateDrainRights",  # not in Koordinator
     ),
     **_off(
         "NodeMutatingWebhook",
@@ -165,6 +156,8 @@ MANAGER: Final[dict[str, Gate]] = {
         "DisableExtendedResourceSpec",
         "DisableDeviceResourceSpec",
         "Recommender",
+        "PeerComparison",  # not in Koordinator
+        "JobQueueing",  # a design in Koordinator
         "BindingAdmissionWebhook",
     ),
     **_TRANSFORMERS,
@@ -178,6 +171,8 @@ ElasticMutatingWebhook: Sets parent, tree and shared weight of new ElasticQuotas
 ElasticValidatingWebhook: Validates ElasticQuotas.
 WebhookFramework: Runs the webhook server and manages its certificates.
 ValidatePodTrustedKeys: Refuses labels and annotations that root code acts on, by users that are not trusted with them.
+ValidateMigrationJobRights: Refuses PodMigrationJobs of users who may not evict the pod themselves.
+ValidateDrainRights: Refuses DrainNodes and DrainNodeGroups of users who may not drain the nodes themselves.
 NodeMutatingWebhook: Amplifies the allocatable of nodes.
 NodeValidatingWebhook: Refuses node labels that match two node strategies of one ConfigMap key.
 ConfigMapValidatingWebhook: Validates the ConfigMap slo-controller-config.
@@ -200,6 +195,8 @@ EnablePodEnhancedValidator: Refuses pods without the labels that a ConfigMap req
 DisableExtendedResourceSpec: Does not write the annotation extended-resource-spec.
 DisableDeviceResourceSpec: Does not translate GPU requests.
 Recommender: Recommends requests for workloads.
+PeerComparison: Finds replicas that are slower than those on other nodes, by koordlet's gate of that name.
+JobQueueing: Jobs with a queue name wait, suspended, until their ElasticQuota has room.
 BindingAdmissionWebhook: Restricts which user may bind pods.
 PriorityTransformer: No effect in the manager.
 PreemptionPolicyTransformer: No effect in the manager.
@@ -207,7 +204,23 @@ ReplaceResourcesTransformer: Enables ElasticQuotaEvaluationTransformPod.
 DisablePVCReservation: No effect in the manager.
 """
 
-DESCHEDULER: Final = MANAGER
+MANAGER_WITHOUT_EFFECT: Final = (
+    "ElasticQuotaIgnorePodOverhead",
+    "PriorityTransformer",
+    "PreemptionPolicyTransformer",
+    "DisablePVCReservation",
+)
+"""koord-manager accepts these gates and does not read them."""
+
+DESCHEDULER: Final[dict[str, Gate]] = {**MANAGER, **_off("DrainController")}
+"""The gates of the manager, which Koordinator shares, and this project's own. Those with an effect in the descheduler:
+
+DrainController: Runs drains of nodes: DrainNode and DrainNodeGroup.
+DisablePVCReservation: Reservations of migrations have no volumes with PersistentVolumeClaims.
+"""
+
+DESCHEDULER_EFFECTIVE: Final = ("DrainController", "DisablePVCReservation")
+"""koord-descheduler accepts all gates of `DESCHEDULER`, and asks these."""
 
 SCHEDULER: Final[dict[str, Gate]] = {
     **_on("DynamicSchedulerCheck", stage="alpha"),
@@ -247,7 +260,7 @@ EnableInlineBatchSchedule: Places a whole job within one cycle after a plugin pl
 SyncBarrier: A new leader first waits until it has seen the writes of its predecessor.
 MultiQuotaTree: Supports several quota trees; without it the label tree-id is ignored.
 DisableDefaultQuota: A pod without a known quota belongs to no quota.
-ElasticQuotaGuaranteeUsage: What the pods of a quota use is guaranteed, and nothing is lent.
+ElasticQuotaGuaranteeUsage: What the pods of a quota use is guaranteed; other quotas get none of its unused min.
 ElasticQuotaIgnorePodOverhead: The overhead of pods does not count towards quotas.
 ElasticQuotaIgnoreTerminatingPod: A pod stops counting one grace period after its deadline for termination.
 ElasticQuotaImmediateIgnoreTerminatingPod: A pod stops counting when its termination begins.
@@ -263,13 +276,13 @@ DisableCSIStorageCapacityInformer: No effect.
 CompatiblePodDisruptionBudget: No effect.
 DisablePodDisruptionBudgetInformer: No effect.
 DisableDynamicResourceAllocationInformer: No effect.
-ResizePod: No effect.
+ResizePod: A Reservation of whole GPUs also offers the cores and the memory of its devices.
 SupportParentQuotaSubmitPod: Accepted; pods of parent quotas are always counted, and koord-manager admits them.
 LazyReservationRestore: No effect.
 OmitNodeLabelsForReservation: A reservation affinity selects by the labels of reservations, not of their nodes.
 SkipReservationFitsNode: With one matching reservation on a node, only the reservation must have room.
-DevicePluginAdaption: No effect.
+DevicePluginAdaption: Writes what device plugins of vendors read, in addition to device-allocated.
 CleanExpiredReservationAllocated: Removes reservation-allocated of pods whose Reservation failed or is gone.
-SkipFilterWithNominatedPods: No effect.
+SkipFilterWithNominatedPods: Filters nodes with nominated pods beside these pods only, not also without them.
 CrossSchedulerNomination: Leaves room for pods of higher priority that other schedulers nominated.
 """

@@ -7,7 +7,7 @@ decoding.
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 
@@ -67,15 +67,28 @@ class ObjectMeta(Struct):
     creation_timestamp: Time | None = None
     deletion_timestamp: Time | None = None
     deletion_grace_period_seconds: int | None = None
-    labels: dict[str, str] = msgspec.field(default_factory=dict)
-    annotations: dict[str, str] = msgspec.field(default_factory=dict)
-    owner_references: list[OwnerReference] = msgspec.field(default_factory=list)
-    finalizers: list[str] = msgspec.field(default_factory=list)
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: list[OwnerReference] = []
+    finalizers: list[str] = []
 
     @property
     def key(self) -> str:
         """`namespace/name`, or `name` for a cluster-scoped object; the key in informers and queues."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class ApiObject(Struct):
+    """A top-level object: `class Pod(ApiObject, api_version="v1")`. Its kind is the name of the class, or `kind` in the
+    class statement. Both fields are always written."""
+
+    kind: str = ""
+    api_version: str = ""
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+
+    if TYPE_CHECKING:
+
+        def __init_subclass__(cls, *, api_version: str, kind: str = "", **config: Any) -> None: ...
 
 
 class ListMeta(Struct):
@@ -106,7 +119,7 @@ class LabelSelectorRequirement(Struct):
     values: Annotated[
         list[str],
         doc("Values for In and NotIn; empty for Exists and DoesNotExist.", list_type="atomic"),
-    ] = msgspec.field(default_factory=list)
+    ] = []
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether `labels` satisfy the expression. Raises SelectorError when it is invalid."""
@@ -145,12 +158,10 @@ class LabelSelector(Struct):
     """Labels and expressions, all of which must hold. `{}` matches everything; the meaning of an absent selector
     depends on the field (it matches nothing unless stated otherwise: spec 01 §3.2)."""
 
-    match_labels: Annotated[dict[str, str], doc("Labels that must be present with these values.")] = msgspec.field(
-        default_factory=dict
-    )
+    match_labels: Annotated[dict[str, str], doc("Labels that must be present with these values.")] = {}
     match_expressions: Annotated[
         list[LabelSelectorRequirement], doc("Expressions that must hold as well.", list_type="atomic")
-    ] = msgspec.field(default_factory=list)
+    ] = []
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether `labels` satisfy every part.
@@ -218,7 +229,7 @@ class StatusDetails(Struct):
     group: str = ""
     kind: str = ""
     uid: str = ""
-    causes: list[StatusCause] = msgspec.field(default_factory=list)
+    causes: list[StatusCause] = []
     retry_after_seconds: Int32 = 0
 
 
@@ -251,9 +262,7 @@ class DeleteOptions(Struct):
     preconditions: Annotated[Preconditions | None, doc("Preconditions of the deletion.")] = None
     orphan_dependents: Annotated[bool | None, doc("Deprecated: use propagationPolicy.")] = None
     propagation_policy: Annotated[str | None, doc("Orphan, Background or Foreground.")] = None
-    dry_run: Annotated[list[str], doc("`All` to process without persisting.", list_type="atomic")] = msgspec.field(
-        default_factory=list
-    )
+    dry_run: Annotated[list[str], doc("`All` to process without persisting.", list_type="atomic")] = []
     ignore_store_read_error_with_cluster_breaking_potential: Annotated[
         bool | None, doc("Whether an object that cannot be read from the store is deleted all the same.")
     ] = None

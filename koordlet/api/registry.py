@@ -1,6 +1,6 @@
 """Group, version, plural and scope of each API kind, and the URL paths derived from them (spec 01 §3.1). Pure.
 
-One row per kind, for the thirteen custom resources and the built-in kinds of `koordlet.api.core`. Used by
+One row per kind, for the custom resources and the built-in kinds of `koordlet.api.core`. Used by
 `koordlet.kube` to find the URL of a struct type, and by `koordlet.api.encoding.crdgen`.
 """
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import msgspec
 
 from koordlet.api import core
-from koordlet.api.core import storage
-from koordlet.api.crs import analysis, config, quota, scheduling, slo, topology
+from koordlet.api.core import claims, storage
+from koordlet.api.crs import analysis, config, queueing, quota, scheduling, slo, topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,8 @@ def _custom() -> Iterator[ApiResource]:
     yield ApiResource(
         *scheduling_v1, "PodMigrationJob", "podmigrationjobs", False, scheduling.PodMigrationJob, ("pmj",)
     )
+    yield ApiResource(*scheduling_v1, "DrainNode", "drainnodes", False, scheduling.DrainNode, ("dn",))
+    yield ApiResource(*scheduling_v1, "DrainNodeGroup", "drainnodegroups", False, scheduling.DrainNodeGroup, ("dng",))
     yield ApiResource(
         *scheduling_v1, "ClusterNetworkTopology", "clusternetworktopologies", False, scheduling.ClusterNetworkTopology
     )
@@ -93,6 +95,9 @@ def _custom() -> Iterator[ApiResource]:
     yield ApiResource(
         *sigs_v1, "ElasticQuota", "elasticquotas", True, quota.ElasticQuota, ("eq", "eqs"), status_subresource=False
     )
+    queueing_v1 = ("scheduling.x-k8s.io", "v1alpha1")
+    yield ApiResource(*queueing_v1, "Queue", "queues", True, queueing.Queue)
+    yield ApiResource(*queueing_v1, "QueueUnit", "queueunits", True, queueing.QueueUnit)
     yield ApiResource(
         *sigs_v1, "PodGroup", "podgroups", True, scheduling.PodGroup, ("pg", "pgs"), status_subresource=False
     )
@@ -152,6 +157,12 @@ def _builtin() -> Iterator[ApiResource]:
         ("CSIStorageCapacity", "csistoragecapacities", True, storage.CSIStorageCapacity),
     ):
         yield ApiResource("storage.k8s.io", "v1", kind, plural, namespaced, struct, (), False)
+    resource_v1 = ("resource.k8s.io", "v1")
+    yield ApiResource(*resource_v1, "ResourceClaim", "resourceclaims", True, claims.ResourceClaim)
+    yield ApiResource(
+        *resource_v1, "ResourceSlice", "resourceslices", False, claims.ResourceSlice, status_subresource=False
+    )
+    yield ApiResource(*resource_v1, "DeviceClass", "deviceclasses", False, claims.DeviceClass, status_subresource=False)
     yield ApiResource(
         "node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", False, core.RuntimeClass, status_subresource=False
     )
@@ -167,9 +178,6 @@ _BY_TYPE: dict[type, ApiResource] = {resource.type: resource for resource in (*B
 
 BY_GVK: dict[tuple[str, str], ApiResource] = {(r.api_version, r.kind): r for r in (*BUILTIN, *CUSTOM)}
 """(apiVersion, kind) -> resource."""
-
-BY_KIND: dict[str, ApiResource] = {r.kind: r for r in reversed((*BUILTIN, *CUSTOM))}
-"""Kind -> resource; for NodeResourceTopology the used version, v1alpha1."""
 
 
 def resource_for(type_: type) -> ApiResource:

@@ -13,7 +13,7 @@ from typing import Final
 from koordlet.api import names, priority
 from koordlet.api.annotations.node import NodeReservation
 from koordlet.api.cpus import parse_cpus
-from koordlet.api.encoding.quantity import BINARY_SI, DECIMAL_SI, ZERO, Quantity
+from koordlet.api.encoding.quantity import ZERO, Quantity
 
 ResourceList = dict[str, Quantity]
 Resources = Mapping[str, Quantity]
@@ -23,7 +23,6 @@ _TRANSLATED: Final[dict[str, dict[str, str]]] = {
     priority.MID: {"cpu": names.RESOURCE_MID_CPU, "memory": names.RESOURCE_MID_MEMORY},
 }
 BATCH_RESOURCES: Final = frozenset({names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY})
-MILLI_RESOURCES: Final = frozenset({names.RESOURCE_BATCH_CPU, names.RESOURCE_MID_CPU})
 _BINARY: Final = frozenset({"memory", "ephemeral-storage"})
 DEPRECATED: Final[dict[str, str]] = names.DEPRECATED_BATCH_RESOURCES | names.DEPRECATED_DEVICE_RESOURCES
 
@@ -48,19 +47,6 @@ def without_deprecated(resources: Resources, table: Mapping[str, str] = DEPRECAT
 def amplify(amount: int, ratio: float) -> int:
     """`amount` times `ratio`, rounded up on the binary double; unchanged for ratios up to 1."""
     return amount if ratio <= 1 else math.ceil(float(amount) * ratio)
-
-
-def amplify_list(resources: Resources, ratios: Mapping[str, float]) -> ResourceList:
-    """Every amount with a ratio above 1 amplified: cpu in milli-cores, the others in units."""
-    result = dict(resources)
-    for name, ratio in ratios.items():
-        amount = resources.get(name)
-        if amount and ratio > 1:
-            if name == "cpu":
-                result[name] = Quantity.milli(amplify(amount.milli_value(), ratio))
-            else:
-                result[name] = Quantity.of(amplify(amount.value(), ratio), BINARY_SI if name in _BINARY else DECIMAL_SI)
-    return result
 
 
 def amplified_allocatable(allocatable: Resources, raw: Resources, ratios: Mapping[str, float]) -> ResourceList:
@@ -97,11 +83,6 @@ def reserved_resources(reservation: NodeReservation | None) -> ResourceList:
     return reserved
 
 
-def reserved_cpu_count(reservation: NodeReservation | None) -> int:
-    """Number of CPUs that must not be pinned: the listed ones, else the reserved cpu rounded up."""
-    return reserved_resources(reservation).get("cpu", ZERO).value()
-
-
 def without_reserved(allocatable: Resources, reservation: NodeReservation | None) -> ResourceList:
     """Allocatable minus the amounts of a reservation with the default policy, at least zero.
 
@@ -114,8 +95,3 @@ def without_reserved(allocatable: Resources, reservation: NodeReservation | None
         name: amount if name in BATCH_RESOURCES or name not in reserved else max(amount - reserved[name], ZERO)
         for name, amount in allocatable.items()
     }
-
-
-def exact_match(names: list[str], requested: Resources, reserved: Resources) -> bool:
-    """Whether two lists are equal in the named resources; a resource missing in both is ignored (spec 01 §9 A8)."""
-    return all(requested.get(name) == reserved.get(name) for name in names)

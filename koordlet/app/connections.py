@@ -104,10 +104,10 @@ class ConnectionGuard:
         elif self._open[address] >= limits.per_address:
             admitted = self._evict(address)
         else:
-            others = {other: count for other, count in self._open.items() if other != LOOPBACK}
-            largest = max(others, key=others.__getitem__, default=address)
-            free = sum(others.values()) < limits.connections
-            admitted = free or (others[largest] > self._open[address] + 1 and self._evict(largest))
+            by_address = {other: count for other, count in self._open.items() if other != LOOPBACK}
+            largest = max(by_address, key=by_address.__getitem__, default=address)
+            free = sum(by_address.values()) < limits.connections
+            admitted = free or (by_address[largest] > self._open[address] + 1 and self._evict(largest))
         if not admitted:
             self.refused += 1
             return False

@@ -147,16 +147,23 @@ class MetricTable(Metric):
     def _groups(self, name: str) -> Callable[[str, Sequence[Any]], str]:
         """Returns a formatter (text of the first labels, row with several values) -> lines."""
         names = self._labels[-self._grouped :]
-        ends: dict[Tails, list[str]] = {}
+        ends: dict[Tails, tuple[str, list[str]]] = {}
 
         def write(labels: str, row: Sequence[Any]) -> str:
             _, tails, values = row
-            texts = ends.get(tails)
-            if texts is None:
+            known = ends.get(tails)
+            if known is None:
                 label_texts = _Texts(names, bare=names == self._labels)
-                texts = ends[tails] = [f"{label_texts[tail]}}} " for tail in tails]
+                texts = [f"{label_texts[tail]}}} " for tail in tails]
+                lines = "".join([f"{name}{{%s{text.replace('%', '%%')}%s\n" for text in texts])
+                known = ends[tails] = lines, texts
+            total = sum(values)
+            if total - total == 0:  # all are finite, the usual case
+                texts_and_values = [labels] * (2 * len(tails))
+                texts_and_values[1::2] = values
+                return known[0] % tuple(texts_and_values)
             start = f"{name}{{{labels}"
-            pairs = zip(texts, values, strict=True)
+            pairs = zip(known[1], values, strict=True)
             return "".join([f"{start}{text}{_number(value)}\n" for text, value in pairs if value == value])
 
         return write

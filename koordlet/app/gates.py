@@ -58,6 +58,10 @@ class FeatureGates:
             return self._explicit[name]
         return self._stages.get(spec.stage, spec.default)
 
+    def stages(self) -> dict[str, str]:
+        """The stage of every known gate."""
+        return {name: self._known[name].stage for name in sorted(self._known)}
+
     def values(self) -> dict[str, bool]:
         """All known gates with their values, sorted by name: for the start-up log line and the status page."""
         return {name: self.enabled(name) for name in sorted(self._known)}

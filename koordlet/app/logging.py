@@ -39,7 +39,7 @@ DEBUG_VERBOSITY = 4
 MAX_FIELD_CHARS = 1000
 """Of one field: an error with its causes. Foreign texts within errors are shorter (`koordlet.api.encoding.quoting`)."""
 ONCE_KEYS = 4096
-"""Keys that a logger remembers, at 100 bytes each."""
+"""Keys that a logger stores, at 100 bytes each."""
 ONCE_EXPIRES_S = 6 * 3600.0
 """After this time a message is logged again if its cause persists."""
 ONCE_PER_MINUTE = 120

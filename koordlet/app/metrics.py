@@ -2,15 +2,19 @@
 
 A component declares its metrics in a `MetricSet` and calls `MySet.of(registry)`. The same registry always returns the
 same set, so that ten informers share one family and tests with their own registries do not conflict.
+
+    class QueueMetrics(MetricSet):
+        depth = gauge("koord_workqueue_depth", "Items ready to be processed.", "queue")
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import ClassVar, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, disable_created_metrics
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.samples import Sample
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # an additional gauge per counter, which nothing uses
@@ -18,13 +22,27 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # an additional gaug
 _S = TypeVar("_S", bound="MetricSet")
 
 
+@dataclass(frozen=True)
+class MetricDeclaration:
+    """A metric of a `MetricSet` before it has a registry."""
+
+    type: type
+    name: str
+    text: str
+    labels: Sequence[str]
+    options: Mapping[str, Any]
+
+
 class MetricSet:
-    """Base class: a subclass creates its metrics in `__init__(self, registry)`."""
+    """Base class: a subclass declares its metrics as class attributes; each is created when the set is."""
 
     _sets: ClassVar[WeakKeyDictionary[CollectorRegistry, dict[type, MetricSet]]] = WeakKeyDictionary()
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        raise NotImplementedError
+        for attribute, metric in vars(type(self)).items():
+            if isinstance(metric, MetricDeclaration):
+                kind, options = metric.type, metric.options
+                setattr(self, attribute, kind(metric.name, metric.text, metric.labels, registry=registry, **options))
 
     @classmethod
     def of(cls: type[_S], registry: CollectorRegistry | None = None) -> _S:
@@ -43,3 +61,23 @@ class UnsuffixedCounter(Counter):
 
     def _child_samples(self) -> Iterable[Sample]:
         return (Sample("", {}, self._value.get(), None, None),)
+
+
+def counter(name: str, text: str, *labels: str) -> Counter:
+    """Declares a counter in a `MetricSet`."""
+    return cast(Counter, MetricDeclaration(Counter, name, text, labels, {}))
+
+
+def unsuffixed_counter(name: str, text: str, *labels: str) -> UnsuffixedCounter:
+    """Declares an `UnsuffixedCounter` in a `MetricSet`."""
+    return cast(UnsuffixedCounter, MetricDeclaration(UnsuffixedCounter, name, text, labels, {}))
+
+
+def gauge(name: str, text: str, *labels: str) -> Gauge:
+    """Declares a gauge in a `MetricSet`."""
+    return cast(Gauge, MetricDeclaration(Gauge, name, text, labels, {}))
+
+
+def histogram(name: str, text: str, *labels: str, buckets: Sequence[float] = Histogram.DEFAULT_BUCKETS) -> Histogram:
+    """Declares a histogram in a `MetricSet`."""
+    return cast(Histogram, MetricDeclaration(Histogram, name, text, labels, {"buckets": buckets}))

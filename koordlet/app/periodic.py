@@ -14,11 +14,11 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.app.logging import get_logger
-from koordlet.app.metrics import MetricSet
+from koordlet.app.metrics import MetricSet, counter, gauge, histogram
 
 log = get_logger(__name__)
 
@@ -37,20 +37,19 @@ def is_cancelled(error: BaseException) -> bool:
 class TaskMetrics(MetricSet):
     """Metrics of periodic tasks, labelled by the task's name."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        prefix = "koord_periodic_task"
-        label = ["task"]
-        self.runs = Counter(f"{prefix}_runs_total", "Started runs.", label, registry=registry)
-        failures = "Runs that raised or exceeded their deadline."
-        self.failures = Counter(f"{prefix}_failures_total", failures, label, registry=registry)
-        duration = "Duration of a run."
-        self.duration = Histogram(f"{prefix}_duration_seconds", duration, label, buckets=_BUCKETS_S, registry=registry)
-        cpu = "CPU time of runs that are not coroutines."
-        self.cpu = Counter(f"{prefix}_cpu_seconds_total", cpu, label, registry=registry)
-        lateness = "Time between the due time and the start of a run."
-        self.lateness = Histogram(f"{prefix}_lateness_seconds", lateness, label, buckets=_BUCKETS_S, registry=registry)
-        last_success = "Unix time of the last successful run."
-        self.last_success = Gauge(f"{prefix}_last_success_timestamp_seconds", last_success, label, registry=registry)
+    runs = counter("koord_periodic_task_runs_total", "Started runs.", "task")
+    failures = counter("koord_periodic_task_failures_total", "Runs that raised or exceeded their deadline.", "task")
+    duration = histogram("koord_periodic_task_duration_seconds", "Duration of a run.", "task", buckets=_BUCKETS_S)
+    cpu = counter("koord_periodic_task_cpu_seconds_total", "CPU time of runs that are not coroutines.", "task")
+    lateness = histogram(
+        "koord_periodic_task_lateness_seconds",
+        "Time between the due time and the start of a run.",
+        "task",
+        buckets=_BUCKETS_S,
+    )
+    last_success = gauge(
+        "koord_periodic_task_last_success_timestamp_seconds", "Unix time of the last successful run.", "task"
+    )
 
 
 class Periodic:
@@ -84,7 +83,11 @@ class Periodic:
         self._immediate = immediate
         self._clock = clock
         self._rng = rng or random.Random()
-        self._metrics = TaskMetrics.of(registry)
+        metrics = TaskMetrics.of(registry)
+        self._runs, self._failures = metrics.runs.labels(name), metrics.failures.labels(name)
+        self._duration, self._lateness = metrics.duration.labels(name), metrics.lateness.labels(name)
+        self._cpu = metrics.cpu.labels(name)
+        self._last_success = metrics.last_success
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.failing = 0
@@ -130,33 +133,33 @@ class Periodic:
         """Run once and update the metrics; returns whether the run succeeded. `due`: monotonic time of the schedule."""
         started_at = self._clock.monotonic()
         cpu_at_start = time.thread_time()
-        self._metrics.runs.labels(self.name).inc()
+        self._runs.inc()
         if due is not None:
-            self._metrics.lateness.labels(self.name).observe(max(0.0, started_at - due))
+            self._lateness.observe(max(0.0, started_at - due))
         try:
             async with self._clock.timeout(self._deadline):
                 result = self._fn()
                 if inspect.isawaitable(result):
                     await result  # CPU time is not counted: the loop runs other tasks meanwhile
                 else:
-                    self._metrics.cpu.labels(self.name).inc(time.thread_time() - cpu_at_start)
+                    self._cpu.inc(time.thread_time() - cpu_at_start)
         except (Exception, asyncio.CancelledError) as error:  # the task continues after a failed run; counted, logged
             if is_cancelled(error):
                 raise
             self._failed(error)
             return False
         finally:
-            self._metrics.duration.labels(self.name).observe(self._clock.monotonic() - started_at)
+            self._duration.observe(self._clock.monotonic() - started_at)
         if self.failing:
             log.info("Periodic task recovered", task=self.name, failures=self.failing)
         self.failing = 0
         self.last_success = self._clock.now()
-        self._metrics.last_success.labels(self.name).set(self.last_success)
+        self._last_success.labels(self.name).set(self.last_success)
         return True
 
     def _failed(self, error: BaseException) -> None:
         self.failing += 1
-        self._metrics.failures.labels(self.name).inc()
+        self._failures.inc()
         if self.failing & (self.failing - 1) == 0:
             log.exception("Periodic task failed", task=self.name, failures=self.failing, err=error)
 

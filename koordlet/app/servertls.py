@@ -6,13 +6,13 @@ removed client CA is trusted until the process ends: OpenSSL only adds authoriti
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 import ssl
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -26,10 +26,10 @@ TLS_VERSIONS: Final = {
     "VersionTLS13": ssl.TLSVersion.TLSv1_3,
 }
 RELOAD_PERIOD_S: Final = 10.0
-VALID_DAYS: Final = 365
-"""Of a self-signed certificate."""
 RENEWAL_S: Final = 30 * 86400.0
-"""Age at which a self-signed certificate is replaced."""
+"""Age at which a self-signed certificate is replaced; it is valid for a year."""
+CHILD_TIMEOUT_S: Final = 60.0
+"""For the child process that makes one."""
 
 
 class ServerCertificate:
@@ -54,7 +54,7 @@ class ServerCertificate:
         """Use changed files, or a new self-signed certificate when the current one is old. While the files do not
         match, as between the writes of two files, the old certificate stays in use. Raises OSError, ssl.SSLError."""
         if self._cert is None and self._now() - self._made >= RENEWAL_S:
-            _load(self.context, self_signed(_own_names()))
+            _load(self.context, _own_certificate())
             self._made = self._now()
         version = self._versions()
         if version == self._version:
@@ -87,7 +87,7 @@ def server_context(
     if cert is not None:
         context.load_cert_chain(cert, key)
     else:
-        _load(context, self_signed(_own_names()))
+        _load(context, _own_certificate())
     if client_ca is not None:
         context.load_verify_locations(client_ca)
         context.verify_mode = ssl.CERT_OPTIONAL
@@ -108,38 +108,16 @@ def _load(context: ssl.SSLContext, pem: bytes) -> None:
         os.close(descriptor)
 
 
-def self_signed(names: Iterable[str]) -> bytes:
-    """A key and a certificate for these names and addresses, valid for one year, as PEM."""
-    # Imported here: 8 MB of memory that a server with certificate files, or without TLS, does not need.
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
-    def general(name: str) -> x509.GeneralName:
-        try:
-            return x509.IPAddress(ipaddress.ip_address(name))
-        except ValueError:
-            return x509.DNSName(name)
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    unique = list(dict.fromkeys(names))
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, unique[0][:64])])
-    now = datetime.now(UTC)
-    cert = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(days=VALID_DAYS))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([general(name) for name in unique]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return private + cert.public_bytes(serialization.Encoding.PEM)
+def _own_certificate() -> bytes:
+    """A self-signed certificate, made by a child process: the library for it takes 9 MB of memory, which this process
+    would need once a month. Raises OSError."""
+    command = [sys.executable, "-m", "koordlet.app.selfsigned", *_own_names()]
+    path = os.pathsep.join(directory or str(Path.cwd()) for directory in sys.path)
+    try:
+        done = subprocess.run(
+            command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, timeout=CHILD_TIMEOUT_S, check=True
+        )
+    except subprocess.SubprocessError as error:
+        cause = getattr(error, "stderr", None) or b""
+        raise OSError(f"cannot make a certificate: {error}: {cause.decode(errors='replace')[-500:]}") from error
+    return done.stdout

@@ -4,7 +4,11 @@ Judging runs every second. Every other round is skipped while no figure is halfw
 is expensive because hundreds of containers are in trouble at once, as on a node that is short of CPUs: judging must not
 add to that. Schedule latency is read at the same pace. A new snapshot is never left unjudged.
 
-The culprit matrix is read twice per window while others may delay a container noticeably, otherwise every 15 seconds.
+The culprit matrix is read twice per window while others may delay a container noticeably, once per window while judging
+is expensive as well, and otherwise every 15 seconds.
+
+Where culprits are throttled, the waiting times alone are read twice a second; while they show a noticeable delay, every
+round is judged.
 """
 
 from __future__ import annotations
@@ -22,6 +26,8 @@ from koordlet.interference.model import Floats
 
 ROUND_SECONDS = 1.0
 """Between two rounds."""
+LOOK_SECONDS = 0.5
+"""Between two looks at the short evidence (`shortevidence`), where culprits are throttled."""
 EXPENSIVE_CPU_SECONDS = 0.005
 """CPU time of one evaluation from which on every other round is skipped: half a percent of a core."""
 NOTICEABLE_RATIO = 0.5
@@ -60,6 +66,8 @@ class Cadence:
         """Latest schedule-latency snapshot at the last evaluation."""
         self.relaxed = False
         """Whether every other reading and evaluation is enough."""
+        self._expensive = False
+        """Whether the last evaluation was expensive."""
         self._suspicious = False
         """Whether, by the last evidence, others may have delayed a container noticeably."""
 
@@ -74,14 +82,20 @@ class Cadence:
         """Whether, by the latest evidence, others may have delayed a container noticeably."""
         self._suspicious = suspicious
 
+    def hurry(self) -> None:
+        """Do not skip the next round: short evidence shows that a container may be delayed."""
+        self.relaxed = self._expensive
+
     @contextmanager
     def judging(self, near_alarm: Callable[[], bool]) -> Iterator[None]:
         """Around one evaluation. Its CPU time, and `near_alarm` after it, set the pace."""
         start = self._cpu_clock()
         yield
-        expensive = self._cpu_clock() - start > EXPENSIVE_CPU_SECONDS
-        self.relaxed = expensive or not (self._suspicious or near_alarm())
+        self._expensive = self._cpu_clock() - start > EXPENSIVE_CPU_SECONDS
+        self.relaxed = self._expensive or not (self._suspicious or near_alarm())
 
     def matrix_interval(self, window_seconds: float) -> float:
         """Seconds between two readings of the culprit matrix."""
-        return window_seconds / MATRIX_READINGS_PER_WINDOW if self._suspicious else IDLE_MATRIX_SECONDS
+        if not self._suspicious:
+            return IDLE_MATRIX_SECONDS
+        return window_seconds if self._expensive else window_seconds / MATRIX_READINGS_PER_WINDOW

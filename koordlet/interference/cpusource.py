@@ -76,9 +76,12 @@ class CpuSource:
         self._culprits = CulpritWindow(0.0)
         self._ticks = NodeTicks()
         self._rows: tuple[ContainerRows, tuple[Subject, ...], float] | None = None
-        self._shares = WaitShares.none(0)
+        self.shares = WaitShares.none(0)
+        """Kinds of culprits at the last reading of the matrix."""
+        self.latest: tuple[ContainerWindow, CpuReading] | None = None
+        """The containers and the reading of the last evaluation."""
         self._shares_keys: tuple[str, ...] = ()
-        """Containers of `_shares`."""
+        """Containers of `shares`."""
         self._attribution: Attribution | None = None
         self.behind_ksoftirqd: Floats = np.zeros(0)
         """[containers of the last window]: seconds per second waited for a CPU on which the kernel's softirq thread
@@ -104,17 +107,18 @@ class CpuSource:
             pressure=window.pressure.get("cpu"),
             steal=self._ticks.steal(window.picture, window.ran, window.seconds),
         )
+        self.latest = window, reading
         if self._shares_keys is not window.keys:
-            self._shares = self._shares.moved(self._shares_keys, window.keys)
+            self.shares = self.shares.moved(self._shares_keys, window.keys)
             self._shares_keys = window.keys
         attribution = self._attribute(window, reading) if reading.probed else None
-        if self._shares.ksoftirqd.any():
-            self.behind_ksoftirqd = reading.waited * self._shares.ksoftirqd
-        return cpu_evidence(reading, self._shares, attribution, window.largest_users)
+        if self.shares.ksoftirqd.any():
+            self.behind_ksoftirqd = reading.waited * self.shares.ksoftirqd
+        return cpu_evidence(reading, self.shares, attribution, window.largest_users)
 
     def _attribute(self, window: ContainerWindow, reading: CpuReading) -> Attribution | None:
-        """Updates `_shares`; the attribution of the window while others may delay a container noticeably."""
-        self._shares = self._shares.capped(reading.waited, reading.steal)
+        """Updates `shares`; the attribution of the window while others may delay a container noticeably."""
+        self.shares = self.shares.capped(reading.waited, reading.steal)
         suspicious = self._suspicious(window, reading)
         self._cadence.suspect(suspicious)
         if self._culprits.due(reading.latency.time_ns, self._cadence.matrix_interval(window.seconds)):
@@ -124,7 +128,7 @@ class CpuSource:
                 attribution = self._current_attribution(reading.rows)
                 if attribution is not None:
                     attribution = attribution.without_hypervisor(reading.steal, reading.waited)
-                    self._shares = attribution.shares(reading.waited)
+                    self.shares = attribution.shares(reading.waited)
         return self._current_attribution(reading.rows) if suspicious else None
 
     def _suspicious(self, window: ContainerWindow, reading: CpuReading) -> bool:
@@ -133,7 +137,7 @@ class CpuSource:
         victims = eligible(window.subjects, strategy)
         thresholds = self._alarm_threshold(window.subjects, self.resource, strategy)
         noticeable = np.maximum(noticeable_cpu_loss(strategy), NOTICEABLE_RATIO * thresholds)
-        if (possible_loss(waited, self._shares, reading.ran)[victims] >= noticeable[victims]).any():
+        if (possible_loss(waited, self.shares, reading.ran)[victims] >= noticeable[victims]).any():
             return True
         behind = noticeably_behind_packets(waited, reading.ran, self._packet_seconds(), strategy)
         return bool(behind[victims].any())
@@ -154,12 +158,11 @@ class CpuSource:
         known = self._rows
         if known is not None and known[1] is window.subjects and window.now - known[2] < ROWS_SECONDS:
             return known[0]
-        row_of = {key: row for row, key in enumerate(window.keys)}
         ids = latest.keys[latest.keys > 0].tolist()
         rows = []
         for cgroup_id in ids:
             subject = self._advisor.index.owner(cgroup_id).subject
-            rows.append(-1 if subject is None else row_of.get(subject.key, -1))
+            rows.append(-1 if subject is None else window.row_of.get(subject.key, -1))
         mapped = ContainerRows(np.array(ids, dtype=np.int64), np.array(rows, dtype=np.intp), len(window.keys))
         self._rows = (mapped, window.subjects, window.now)
         return mapped

@@ -11,7 +11,9 @@ learning. Self-inflicted delay is judged by the first term only. States, per con
                         suspected --score<leave--> quiet             recovering --score>=1--> interfered
 
 So an alarm (interfered, recovering) begins only after minDuration of delay and ends only after minDuration without.
-Without evidence (NaN) the score is 0.
+Time that was suspected but did not last is not forgotten at once: it fades at `FADING_RATIO` of the speed at which it
+was gathered, and counts as a part of minDuration when the container is suspected again. So a culprit that is active
+every few seconds raises an alarm as well. Without evidence (NaN) the score is 0.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ from koordlet.metricsadvisor.stalls.attribution import CulpritTime
 from koordlet.statesinformer.pods.model import Subject
 
 NEIGHBOUR, SELF = (CAUSES.index(cause) for cause in (Cause.NEIGHBOUR, Cause.SELF))
+FADING_RATIO = 0.5
+"""Seconds of suspicion forgotten per quiet second."""
 USUAL_QUANTILE = 0.95
 USUAL_SECONDS = 5.0
 """Between two computations of `usual`, which changes slowly."""
@@ -126,6 +130,8 @@ class Detector:
         self._state = np.zeros((0, len(RESOURCES), len(CAUSES)), dtype=np.int8)
         self._since = np.zeros((0, len(RESOURCES), len(CAUSES)))
         self._began = np.zeros((0, len(RESOURCES), len(CAUSES)))
+        self._suspected = np.zeros((0, len(RESOURCES), len(CAUSES)))
+        """Seconds of suspicion that have not faded yet."""
         self._last: dict[tuple[str, int, int], Verdict] = {}
         self._at: float | None = None
         self._step = 0
@@ -165,7 +171,7 @@ class Detector:
         self._learn(evidence, symptoms, dt, now, strategy)
         scores = self.scores = self._scores(symptoms, limits, eligible(evidence.subjects, strategy))
         before = self._state[rows]
-        self._advance(scores, now, strategy)
+        self._advance(scores, now, dt, strategy)
         after = self._state[rows]
         changed = {tuple(index) for index in np.argwhere(before != after).tolist()}
         where = np.nonzero((after != AlarmState.QUIET) | (before != AlarmState.QUIET))
@@ -202,14 +208,14 @@ class Detector:
         self._baseline.forget(new_rows)
         self._usual[new_rows] = self._support[new_rows] = np.nan
         self._state[new_rows] = AlarmState.QUIET
-        self._since[new_rows] = self._began[new_rows] = 0.0
+        self._since[new_rows] = self._began[new_rows] = self._suspected[new_rows] = 0.0
         self._subjects = subjects
         self._rows = np.array([self._row_of[key] for key in keys], dtype=np.intp)
 
     def _grow(self, rows: int) -> None:
         before = len(self._state)
         self._baseline.grow(rows)
-        for name in ("_usual", "_support", "_state", "_since", "_began"):
+        for name in ("_usual", "_support", "_state", "_since", "_began", "_suspected"):
             old = getattr(self, name)
             new = np.zeros((rows, *old.shape[1:]), dtype=old.dtype)
             new[:before] = old
@@ -247,28 +253,35 @@ class Detector:
         finite: Floats = np.nan_to_num(scores, nan=0.0, posinf=1e9)
         return finite
 
-    def _advance(self, scores: Floats, now: float, strategy: InterferenceStrategy) -> None:
+    def _advance(self, scores: Floats, now: float, dt: float, strategy: InterferenceStrategy) -> None:
         """Apply the state transitions."""
         rows = self._rows
-        old, high = self._state[rows], scores >= 1.0
-        if not old.any() and not high.any():  # everything is quiet and stays so
+        old, high, suspected = self._state[rows], scores >= 1.0, self._suspected[rows]
+        if not old.any() and not high.any() and not suspected.any():  # everything is quiet and stays so
             return
         since, began = self._since[rows], self._began[rows]
         low = scores < (strategy.leave_percent or 100) / 100
-        lasted = now - since >= (strategy.min_duration_seconds or 0)
+        min_seconds = strategy.min_duration_seconds or 0
+        again = (old == _QUIET) & high & (suspected > 0.0)
+        suspected += dt * (again | ((old == _SUSPECTED) & ~low))
+        suspected -= dt * FADING_RATIO * ((old <= _SUSPECTED) & low)
+        np.maximum(suspected, 0.0, out=suspected)
+        enough, lasted = suspected >= min_seconds, now - since >= min_seconds
         new = old.copy()
         new[(old == _QUIET) & high] = _SUSPECTED
-        new[(old == _SUSPECTED) & high & lasted] = _INTERFERED
+        new[(old == _SUSPECTED) & high & enough] = _INTERFERED
         new[(old == _SUSPECTED) & low] = _QUIET
         new[(old == _INTERFERED) & low] = _RECOVERING
         new[(old == _RECOVERING) & low & lasted] = _QUIET
         new[(old == _RECOVERING) & high] = _INTERFERED
+        suspected[new >= _INTERFERED] = 0.0
         began[(old == _QUIET) & high] = now
         # A score between the two thresholds restarts the recovery time.
         since[(new != old) | ((old == _RECOVERING) & ~low)] = now
         self._state[rows] = new
         self._since[rows] = since
         self._began[rows] = began
+        self._suspected[rows] = suspected
 
     def _verdict(
         self, evidence: Evidence, track: _Track, now: float, limits: ThresholdColumns, *, renew: bool

@@ -51,21 +51,27 @@ class ContainerWindow:
             self._index: NDArray[np.intp] = previous._index
             self.subjects: tuple[Subject, ...] = previous.subjects
             self.keys: tuple[str, ...] = previous.keys
+            self.row_of: Mapping[str, int] = previous.row_of
             recent_cores = previous._recent_cores
         else:
             rows = [row for row, subject in enumerate(self._all_subjects) if subject.kind in KINDS]
             self._index = np.array(rows, dtype=np.intp)
             self.subjects = tuple(self._all_subjects[row] for row in rows)
             self.keys = tuple(subject.key for subject in self.subjects)
+            self.row_of = {key: row for row, key in enumerate(self.keys)}
         self._recent_cores: deque[Floats] = deque(recent_cores, maxlen=max(round(self.seconds), 1))
         if previous is None or previous.picture is not picture:
             self._recent_cores.append(picture.use.cores[self._index])
-        self.pressure: Mapping[str, Floats] = {
-            resource: self._by_key(stalled)
-            for resource in ("cpu", "memory", "io")
-            if (stalled := stalls.get((resource, "some")))
-        }
-        """Fraction of time stalled (PSI some) by resource: cpu, memory, io; empty without PSI."""
+        self._stalls = stalls
+        if previous is not None and previous._stalls is stalls and previous.keys is self.keys:
+            self.pressure: Mapping[str, Floats] = previous.pressure
+            """Fraction of time stalled (PSI some) by resource: cpu, memory, io; empty without PSI."""
+        else:
+            self.pressure = {
+                resource: self._by_key(stalled)
+                for resource in ("cpu", "memory", "io")
+                if (stalled := stalls.get((resource, "some")))
+            }
 
     @cached_property
     def ran(self) -> Floats:

@@ -163,7 +163,7 @@ class Verdict(msgspec.Struct, frozen=True):
     """Recommended next step (advice.ACTIONS)."""
     signals: tuple[Signal, ...] = ()
     culprits: tuple[Culprit, ...] = ()
-    parts: Mapping[str, float] = msgspec.field(default_factory=dict)
+    parts: Mapping[str, float] = {}
 
     @property
     def on(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from koordlet.api.crs.slo import NodeSLO
+from koordlet.api.sloconfig.interferenceactions import REPORT, enabled
 from koordlet.audit import Auditor
 from koordlet.interference.alarms import AlarmEventRecorder, AlarmPublisher
 from koordlet.interference.cadence import NOTICEABLE_RATIO, Cadence
@@ -14,8 +15,11 @@ from koordlet.interference.cpusource import CpuSource
 from koordlet.interference.detector import Detector
 from koordlet.interference.evaluator import InterferenceEvaluator
 from koordlet.interference.evidence import EvidenceCollector, EvidenceSource
+from koordlet.interference.model import AlarmState, Verdict, WaitResource
+from koordlet.interference.shortevidence import CpuUsage, ShortCpuEvidence
 from koordlet.interference.sources import CacheSource, IoSource, MemorySource, NetworkSource
 from koordlet.interference.strategy import StrategySource
+from koordlet.interference.suspicions import Suspicions
 from koordlet.interference.views import InterferenceViews
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
 from koordlet.metricsadvisor.periodic.cpi import CpiCollector
@@ -25,6 +29,12 @@ from koordlet.metricsadvisor.stalls.netstall import NetStallCollector
 from koordlet.prometheus import Registries
 
 BPF = "bpf"
+SUSPICION_SECONDS = 3.0
+"""A suspicion without newer evidence does not count longer than this."""
+SUSPECTED_SECONDS = 1.0
+"""Time for which the detector has to suspect other resources than the CPU, so that one evaluation is not enough."""
+QUICK_RESOURCES = (WaitResource.IO, WaitResource.NETWORK)
+"""Resources other than the CPU with reversible actions; lowering a memory limit reclaims pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +67,9 @@ class StallCollectors:
 
 
 class Interference:
-    """`step` is to be run every `cadence.ROUND_SECONDS`; `views` has metrics and pages. `recorder`: None without an API
-    server; `node_slo` returns None without a NodeSLO."""
+    """`step` is to be run every `cadence.ROUND_SECONDS` and `look` every `cadence.LOOK_SECONDS`; `views` has metrics
+    and pages. `recorder`: None without an API server; `node_slo` returns None without a NodeSLO; `cpu_usage` reads a
+    cgroup."""
 
     def __init__(
         self,
@@ -71,6 +82,7 @@ class Interference:
         recorder: AlarmEventRecorder | None,
         clock: Callable[[], float],
         wall: Callable[[], float],
+        cpu_usage: CpuUsage,
         cpu_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         def extensions() -> Mapping[str, object] | None:
@@ -88,6 +100,11 @@ class Interference:
             [AlarmPublisher(auditor, recorder, clock=clock)],
             clock=clock,
         )
+        self._clock = clock
+        self._short = ShortCpuEvidence(advisor, cpu, detector.alarm_threshold, cpu_usage, cpu_clock)
+        self._suspicions = Suspicions()
+        self.on_suspicion: Callable[[], None] = lambda: None
+        """Called when a container begins to be suspected."""
         self.views = InterferenceViews(self.evaluator, registries, lambda: advisor.workloads, clock=clock, wall=wall)
 
     def step(self) -> None:
@@ -97,3 +114,39 @@ class Interference:
         with self._cadence.judging(lambda: self.evaluator.near_alarm(NOTICEABLE_RATIO)):
             self.evaluator.step()
         self._advisor.sched_latency.relax(self._cadence.relaxed)
+
+    def look(self) -> None:
+        """Look at the short evidence, if culprits of CPU interference are throttled."""
+        strategy, now = self.evaluator.strategies.current(), self._clock()
+        action = enabled(strategy.actions).get(WaitResource.CPU.value)
+        if strategy.enable is False or action is None or action.policy == REPORT:
+            self._short.forget()
+            self._suspicions.clear()
+            return
+        evidence = self._short.look(strategy, now)
+        if self._short.noticed:
+            self._cadence.hurry()
+            self._advisor.sched_latency.relax(self._cadence.relaxed)
+        if evidence is not None and self._suspicions.update(evidence, (strategy.leave_percent or 100) / 100, now):
+            self.on_suspicion()
+
+    @property
+    def suspicions(self) -> tuple[Verdict, ...]:
+        """What short evidence is enough for: light, reversible actions."""
+        now = self._clock()
+        by_detector = (
+            verdict
+            for verdicts in self.evaluator.verdicts.values()
+            for verdict in verdicts
+            if verdict.state is AlarmState.SUSPECTED
+            and verdict.resource in QUICK_RESOURCES
+            and verdict.score >= 1.0
+            and verdict.at - verdict.began >= SUSPECTED_SECONDS
+        )
+        quick = (*self._suspicions.verdicts, *by_detector)
+        return tuple(verdict for verdict in quick if now - verdict.at <= SUSPICION_SECONDS)
+
+    @property
+    def recent_cores(self) -> Mapping[str, float]:
+        """Pod UID -> cores used in the last half second, for best-effort pods; only while something is suspected."""
+        return self._short.cores

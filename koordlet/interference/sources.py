@@ -115,10 +115,11 @@ class MemorySource:
             return None
         origin, size = self._origin(), len(window.keys)
         (others, limit, shared), p99 = np.zeros((3, size)), np.full(size, np.nan)
-        for row, subject in enumerate(window.subjects):
-            stall = stalls.get(subject.key)
-            if stall is None:
+        for key, stall in stalls.items():
+            row = window.row_of.get(key)
+            if row is None:
                 continue
+            subject = window.subjects[row]
             others[row], limit[row], shared[row] = split_memory(subject, stall)
             if stall.p99 is not None:
                 p99[row] = stall.p99
@@ -158,10 +159,11 @@ class IoSource:
         size = len(window.keys)
         others, own_requests, throttled, served = (np.zeros(size) for _ in range(4))
         p99 = np.full(size, np.nan)
-        for row, subject in enumerate(window.subjects):
-            stall = stalls.get(subject.key)
-            if stall is None:
+        for key, stall in stalls.items():
+            row = window.row_of.get(key)
+            if row is None:
                 continue
+            subject = window.subjects[row]
             own_part, others_part = CulpritTotals.of(stall.culprits).split(subject)
             others[row], own_requests[row] = stall.wait * others_part, stall.wait * own_part
             throttled[row], served[row] = stall.throttled, stall.device
@@ -218,11 +220,11 @@ class NetworkSource:
         for row in np.flatnonzero(behind).tolist():
             behind_others[row] *= receivers_shares.split(window.subjects[row])[1]
         taken, p99 = np.zeros(size), np.full(size, np.nan)
-        for row, subject in enumerate(window.subjects):
-            stall = stalls.get(subject.key)
-            if stall is not None:
-                taken[row] = stall.softirq * CulpritTotals.of(stall.culprits).split(subject)[1]
-                p99[row] = np.nan if stall.softirq_p99 is None else stall.softirq_p99
+        for key, stall in stalls.items():
+            place = window.row_of.get(key)
+            if place is not None:
+                taken[place] = stall.softirq * CulpritTotals.of(stall.culprits).split(window.subjects[place])[1]
+                p99[place] = np.nan if stall.softirq_p99 is None else stall.softirq_p99
 
         def culprits(row: int) -> Sequence[CulpritTime]:
             stall = stalls.get(window.keys[row])

@@ -157,18 +157,34 @@ class Client:
         dry_run: bool = False,
     ) -> _S:
         """Create; returns the stored object. Raises Conflict (`already_exists`), Invalid."""
-        kind = type(obj)
-        r = resource_of(kind, resource)
+        body = await self._post(obj, namespace, resource, field_manager=field_manager, dry_run=dry_run)
+        return wire.decode(body, type(obj), where=resource_of(type(obj), resource).kind)
+
+    async def create_blind(self, obj: msgspec.Struct, *, namespace: str | None = None) -> None:
+        """As `create`, for frequent objects of which the stored form isn't needed: its decoding takes a seventh of the
+        time of a request."""
+        await self._post(obj, namespace, None)
+
+    async def _post(
+        self,
+        obj: msgspec.Struct,
+        namespace: str | None,
+        resource: ApiResource | type | None,
+        *,
+        field_manager: str | None = None,
+        dry_run: bool = False,
+    ) -> bytes:
+        """Create an object; returns the server's answer."""
+        r = resource_of(type(obj), resource)
         if r.namespaced:
             namespace = namespace or getattr(obj, "metadata").namespace or self.config.namespace  # noqa: B009
         document = {"apiVersion": r.api_version, "kind": r.kind, **wire.to_builtins(obj)}
-        body = await self.transport.request(
+        return await self.transport.request(
             "POST",
             r.path(namespace if r.namespaced else None),
             params=_params(fieldManager=field_manager, dryRun="All" if dry_run else None),
             body=wire.encode(document),
         )
-        return wire.decode(body, kind, where=r.kind)
 
     async def patch(
         self,

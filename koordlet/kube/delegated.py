@@ -1,12 +1,15 @@
 """Delegated authentication and authorization for HTTPS pages, as on the secure port of Kubernetes components.
 
-A caller is authenticated by client certificate or TokenReview and authorized for the path by SubjectAccessReview.
-Results are cached for some seconds. Reviews that are not cached are limited by the caller's address: invented tokens
-and paths must not become load of the API server. This module is independent of any binary and its flags.
+A caller is authenticated by client certificate or TokenReview and authorized for the path by SubjectAccessReview. A
+token is for the audience PAGES_AUDIENCE, so that a server that receives it cannot use it at the API server, or for the
+API server itself, as those of a Prometheus. The header PAGE_TOKEN_HEADER carries tokens of that audience only. Results
+are cached for some seconds. Reviews that are not cached are limited by the caller's address: invented tokens and paths
+must not become load of the API server. This module is independent of any binary and its flags.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections import OrderedDict
@@ -16,6 +19,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from aiohttp import web
 
+from koordlet.api.names import PAGE_TOKEN_HEADER, PAGES_AUDIENCE
 from koordlet.app.clock import Clock
 from koordlet.app.connections import client_address
 from koordlet.app.logging import get_logger
@@ -99,18 +103,25 @@ class DelegatedAuth:
         if user is not None:
             return user
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not token.strip():
+        if scheme.lower() == "bearer" and token.strip():
+            return await self._of_token(token.strip(), request)
+        token = request.headers.get(PAGE_TOKEN_HEADER, "").strip()
+        if not token:
             return ANONYMOUS_USER
-        return await self._of_token(token.strip(), request)
+        return await self._of_token(token, request) if PAGES_AUDIENCE in claimed_audiences(token) else None
 
     async def _of_token(self, token: str, request: web.Request) -> AuthenticatedUser | None:
         key = hashlib.sha256(token.encode()).hexdigest()
         cached = self._users.get(key)
         if cached is not None:
             return cached[0]
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
+        audiences = [PAGES_AUDIENCE] if PAGES_AUDIENCE in claimed_audiences(token) else []
+        spec = {"token": token, "audiences": audiences} if audiences else {"token": token}
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
         status = await self._post("/apis/authentication.k8s.io/v1/tokenreviews", body, request)
-        user = _user(status.get("user") or {}) if status.get("authenticated") else None
+        # an authenticator that ignores audiences returns none of them
+        known = bool(status.get("authenticated")) and set(audiences) <= set(status.get("audiences") or ())
+        user = _user(status.get("user") or {}) if known else None
         self._users.put(key, user, self._token_seconds)
         return user
 
@@ -184,6 +195,18 @@ class _TTLCache(Generic[_V]):
         self._entries.move_to_end(key)
         if len(self._entries) > _CACHE_ENTRIES:
             self._entries.popitem(last=False)
+
+
+def claimed_audiences(token: str) -> tuple[str, ...]:
+    """The audiences that a service account's token names, without verification: they select what the API server is
+    asked. Empty for other tokens."""
+    try:
+        payload = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    except (IndexError, ValueError, RecursionError):
+        return ()
+    audiences = claims.get("aud") if isinstance(claims, dict) else None
+    return tuple(each for each in audiences if isinstance(each, str)) if isinstance(audiences, list) else ()
 
 
 def certified(certificate: Mapping[str, Any] | None) -> AuthenticatedUser | None:

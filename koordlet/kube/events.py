@@ -177,7 +177,8 @@ class EventRecorder:
     def event(
         self, about: KubeObject | ObjectReference, type: str, reason: str, message: str, action: str = ""
     ) -> None:
-        """Queue an event; returns at once. `type` is NORMAL or WARNING, `reason` and `action` are CamelCase words."""
+        """Queue an event; returns at once. `type` is NORMAL or WARNING, `reason` and `action` are CamelCase words.
+        Without `action`, a series has the reason as action, and a core/v1 Event has none."""
         ref = reference(about)
         of_object = (ref.kind, ref.namespace, ref.name, ref.uid)
         combined = False
@@ -195,7 +196,7 @@ class EventRecorder:
             self._dropped = 0
         self._waiting += 1
         sender = self._senders[hash(of_object) % len(self._senders)]
-        report = _Report(ref, type, reason, action or reason, message[:_MAX_MESSAGE_CHARS], self._clock.now(), combined)
+        report = _Report(ref, type, reason, action, message[:_MAX_MESSAGE_CHARS], self._clock.now(), combined)
         sender.reports.append(report)
         sender.wake.set()
 
@@ -206,7 +207,8 @@ class EventRecorder:
         self.event(about, WARNING, reason, message, action)
 
     def _is_similar(self, key: tuple[str, ...], message: str) -> bool:
-        """Whether there were so many different messages of this kind recently that they are combined."""
+        """Whether the number of different recent messages of this kind is over the limit from which they are
+        combined."""
         similar = self._similar.get(key)
         now = self._clock.monotonic()
         if now - similar.last > _SIMILAR_WINDOW_S:
@@ -247,7 +249,7 @@ class EventRecorder:
     async def _send(self, report: _Report) -> None:
         if self._series is not None:
             is_new = await self._series.write(
-                report.about, report.type, report.reason, report.action, report.message, report.at
+                report.about, report.type, report.reason, report.action or report.reason, report.message, report.at
             )
             self._metrics.events.labels("sent" if is_new else "merged").inc()
             return
@@ -279,16 +281,17 @@ class EventRecorder:
             last_timestamp=last,
             count=1,
             type=report.type,
+            action=report.action,
             reporting_component=source.component,
             reporting_instance=source.host,
         )
         try:
-            await self._client.create(event, namespace=namespace)
+            await self._client.create_blind(event, namespace=namespace)
         except Conflict as error:
             if not error.already_exists:
                 raise
             event.metadata.name = f"{name}x{self._waiting:x}"  # two events of one object within a nanosecond tick
-            await self._client.create(event, namespace=namespace)
+            await self._client.create_blind(event, namespace=namespace)
         sent.name = event.metadata.name
         sent.count = 1
         self._metrics.events.labels("sent").inc()

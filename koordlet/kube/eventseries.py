@@ -68,7 +68,7 @@ class EventSeriesWriter:
             reporting_component=self._component,
             reporting_instance=self._instance,
         )
-        await self._client.create(event, namespace=namespace)
+        await self._client.create_blind(event, namespace=namespace)
         self._series[key] = _Series(name, namespace, at, written_at=at)
         self._series.move_to_end(key)
         if len(self._series) > MAX_SERIES:

@@ -29,7 +29,7 @@ from koordlet.app.periodic import Periodic
 from koordlet.kube.advice import advice, with_advice
 from koordlet.kube.client import PAGE_SIZE, Client
 from koordlet.kube.decode import KubeObject, ObjectDecoder, decode_meta, resource_of, where_of
-from koordlet.kube.errors import VERSION_TOO_LARGE, ApiError, ConnectionFailed, Gone, KubeError
+from koordlet.kube.errors import VERSION_TOO_LARGE, ApiError, ConnectionFailed, Gone, KubeError, NotFound
 from koordlet.kube.metrics import InformerMetrics
 from koordlet.kube.ratelimit import ExponentialBackoff
 from koordlet.kube.selectors import Selector, by_name
@@ -41,6 +41,8 @@ T = TypeVar("T", bound=KubeObject)
 
 _BATCH = 100
 """Objects decoded or delivered between two yields to the loop: a few milliseconds."""
+_OPTIONAL_RETRY_S = 300.0
+"""How often an optional resource that the server lacks is tried again."""
 _HEALTHY_AFTER_S = 5.0
 """A watch that lasted this long, or delivered an event, resets the back-off."""
 _WATCH_DURATION_S = (240, 480)
@@ -53,6 +55,8 @@ class InformerSettings:
 
     page_size: int = PAGE_SIZE
     """Objects per page of a list; 0: no pages."""
+    optional: bool = False
+    """Whether the server may lack the resource, for example because it is older: the store is empty then."""
     resync_period_s: float | None = None
     """Call the update handlers for all objects this often; None: never."""
 
@@ -178,6 +182,11 @@ class Informer(Generic[T]):
                 self._version = None
                 self._failed("gone", error, delay)
             except ApiError as error:
+                if self._settings.optional and self._version is None and isinstance(error, NotFound):
+                    self.problem = None
+                    self.synced.set()
+                    await clock.sleep(_OPTIONAL_RETRY_S)
+                    continue
                 if error.has_cause(VERSION_TOO_LARGE):
                     self._version = None  # the server lost history; waiting would not bring the version back
                 delay = max(self._backoff.next(), min(error.retry_after or 0.0, 60.0))

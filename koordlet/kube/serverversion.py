@@ -1,6 +1,6 @@
 """Checks that the API server's version is supported: a readiness check that names the version and what to do.
 
-The version is read at the start, then every PERIOD_S until it is supported. A server that does not tell its version
+The version is read at the start, then every PERIOD_S until it is supported. A server that does not report its version
 (an aggregator that refuses /version) is not judged.
 """
 
@@ -63,7 +63,7 @@ class ServerVersionCheck:
             await self._client.clock.sleep(PERIOD_S)
 
     async def _supported(self) -> bool:
-        """Read the version and update `problem`; whether the server tells a supported version."""
+        """Read the version and update `problem`; whether the server reports a supported version."""
         try:
             info: ServerInfo = wire.decode(await self._client.transport.request("GET", PATH), ServerInfo)
         except ConnectionFailed:

@@ -46,6 +46,7 @@ class Ring:
         self._times = np.full(columns, np.nan)
         self._data = np.full((min(rows, max_rows), columns), np.nan, dtype=np.float32)
         self._head = -1  # the newest column
+        self._newest = -np.inf
         self._rows: dict[Key, int] = {}
         self._free = list(range(self._data.shape[0] - 1, -1, -1))
         self._last_seen = np.full(self._data.shape[0], -np.inf)
@@ -74,7 +75,7 @@ class Ring:
     @property
     def newest(self) -> float:
         """Time of the newest column; -inf before the first."""
-        return -np.inf if self._head < 0 else float(self._times[self._head])
+        return self._newest
 
     def check(self, at: float, keys: Sequence[Key], values: Sequence[float]) -> None:
         """Raise SeriesError if `append` must not be called with this, so that a batch over several rings is all or
@@ -199,6 +200,7 @@ class Ring:
             self._data[:, column] = self._data[:, previous]
             column = previous
         self._times[column] = at
+        self._newest = float(self._times[self._head])
         self._data[:, column] = np.nan
         return column
 

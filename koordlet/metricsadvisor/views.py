@@ -19,6 +19,7 @@ from koordlet.metricsadvisor.stalls.buckets import BUCKET_BOUNDS, exported
 from koordlet.metricsadvisor.stalls.counters import CulpritCounters, MonotonicTable
 from koordlet.metricsadvisor.usage.pressure import AVERAGES, WIRE, PressureReading
 from koordlet.probes.columns import Ints
+from koordlet.probes.culprits.matrix import CulpritMatrix
 from koordlet.probes.openprobes import ProbeSet
 from koordlet.prometheus import Groups, Registries
 from koordlet.statesinformer.pods.model import Subject, SubjectKind
@@ -58,6 +59,8 @@ class Views:
         self._facts = facts
         self._verdicts = verdicts
         self._sums: dict[str, MonotonicTable] = {}
+        self._culprit_rows: tuple[CulpritMatrix, Mapping[str, list[TopCulprit]]] | None = None
+        """Of the last matrix that /top showed."""
         self._culprit_counters = CulpritCounters()
         view = registries.view
         view("node_used_cpu_cores", lambda: self._node("cores"))
@@ -228,8 +231,10 @@ class Views:
         usage = self._advisor.use.snapshot
         if usage is None:
             return
-        window = self._advisor.sched_latency.culprits()
-        culprits = {} if window is None else top_culprits(window[0], self._advisor.index.owner, CULPRITS_SHOWN)
+        culprits = self._top_culprits()
+        cores, memory, throttled = (
+            column.tolist() for column in (usage.use.cores, usage.use.memory, usage.use.throttled)
+        )
         for row, subject in enumerate(usage.workloads.subjects):
             if subject.kind in (SubjectKind.POD, SubjectKind.QOS):
                 continue
@@ -241,11 +246,11 @@ class Views:
                 id=subject.key,
                 qos=subject.qos,
                 priority=subject.priority_class,
-                cpu=_known(usage.use.cores[row]),
-                memory=_known(usage.use.memory[row]),
-                throttled=_known(usage.use.throttled[row]),
+                cpu=_known(cores[row]),
+                memory=_known(memory[row]),
+                throttled=_known(throttled[row]),
                 pressure=self._pressure(subject.key),
-                sched=self._sched(subject.key, culprits, 1.0 if window is None else window[1]),
+                sched=self._sched(subject.key, culprits),
                 verdicts=self._verdicts(subject.key),
             )
 
@@ -254,20 +259,28 @@ class Views:
         some = {resource: stalls.get((resource, "some"), {}).get(key) for resource in WIRE}
         return None if all(value is None for value in some.values()) else TopPressure(**some)
 
-    def _sched(
-        self, key: str, culprits: Mapping[str, tuple[list[CulpritTime], float]], seconds: float
-    ) -> SchedLatency | None:
+    def _top_culprits(self) -> Mapping[str, list[TopCulprit]]:
+        """Subject key -> its culprits; made once per culprit matrix."""
+        window = self._advisor.sched_latency.culprits()
+        if window is None:
+            return {}
+        if self._culprit_rows is None or self._culprit_rows[0] is not window[0]:
+            top = top_culprits(window[0], self._advisor.index.owner, CULPRITS_SHOWN)
+            rows = {key: _culprits(culprits, total, window[1]) for key, (culprits, total) in top.items()}
+            self._culprit_rows = window[0], rows
+        return self._culprit_rows[1]
+
+    def _sched(self, key: str, culprits: Mapping[str, list[TopCulprit]]) -> SchedLatency | None:
         latency = self._advisor.sched_latency.figures.get(key)
         if latency is None:
             return None
-        top, total = culprits.get(key, ([], 0.0))
         return SchedLatency(
             p50=latency.p50,
             p99=latency.p99,
             wait=latency.wait,
             throttled=latency.throttled,
             count=latency.count,
-            culprits=_culprits(top, total, seconds),
+            culprits=culprits.get(key, []),
         )
 
 
@@ -288,4 +301,4 @@ def _culprits(culprits: Sequence[CulpritTime], total: float, seconds: float) -> 
 
 
 def _known(value: float) -> float | None:
-    return None if isnan(value) else float(value)
+    return None if value != value else value

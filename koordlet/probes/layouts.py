@@ -97,7 +97,7 @@ SCHED_LATENCY_CONFIG: Final[np.dtype[Any]] = np.dtype(
 )
 
 # bpf/block_io.h
-BLOCK_IO_VERSION: Final = 2
+BLOCK_IO_VERSION: Final = 3
 DEVICES: Final = 128
 IO_RING: Final = 32
 IO_DIRECTION: Final = {"IO_READ": 0, "IO_WRITE": 1, "IO_DISCARD": 2, "IO_FLUSH": 3, "IO_DIRECTIONS": 4}
@@ -119,7 +119,14 @@ IO_STATS: Final[np.dtype[Any]] = np.dtype(
 )
 IO_SLICE: Final[np.dtype[Any]] = np.dtype([("start_ns", "u8"), ("end_ns", "u8"), ("slot", "u4"), ("reserved", "u4")])
 IO_DEVICE: Final[np.dtype[Any]] = np.dtype(
-    [("tag", "u8"), ("last_ns", "u8"), ("head", "u4"), ("reserved", "u4"), ("ring", IO_SLICE, 32)]
+    [
+        ("tag", "u8"),
+        ("last_ns", "u8"),
+        ("flush_owner", "u8"),
+        ("head", "u4"),
+        ("reserved", "u4"),
+        ("ring", IO_SLICE, 32),
+    ]
 )
 IO_BIO: Final[np.dtype[Any]] = np.dtype([("bio", "u8"), ("arrival_ns", "u8"), ("owner", "u8")])
 IO_REQUEST: Final[np.dtype[Any]] = np.dtype(

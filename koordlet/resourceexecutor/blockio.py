@@ -76,6 +76,10 @@ class BlockStore(SettingStore):
         """Whether the kernel has the file in that directory."""
         return os.path.exists(self.path(Setting(resource, cgroup_dir)))  # noqa: PTH110 - hot
 
+    def devices(self, resource: str, cgroup_dir: str) -> list[str]:
+        """Devices with a line in that directory's file."""
+        return list(codecs.parse_blkio(read_now(self.path(Setting(resource, cgroup_dir))) or ""))
+
     def read(self, setting: Setting) -> Value | None:
         """The device's value, or the default if the file has no line for it."""
         text = read_now(self.path(setting))

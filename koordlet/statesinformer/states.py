@@ -6,7 +6,7 @@ provide `workloads`, an immutable snapshot whose identity changes only when its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
@@ -149,6 +149,8 @@ class KubeStates:
         self._process_driver = process_driver
         self._query_config = query_config
         self._driver: CgroupDriver | None = None
+        self._built_for: tuple[CgroupDriver, Sequence[HostApplicationSpec]] | None = None
+        """What `workloads` was built from, in addition to the pods."""
         self._address = (address_type, insecure, read_only_port)
         self._default_policy = ReportPolicy()
         self._kubelet: KubeletClient | None = None
@@ -237,9 +239,12 @@ class KubeStates:
 
     def rebuild(self) -> None:
         """Build `workloads` again. Subjects and version stay when the subjects did not change."""
-        pods = self._pods
-        subjects = kube_subjects(self.driver, pods, self.slo.host_applications)
+        pods, driver, apps = self._pods, self.driver, self.slo.host_applications
         old = self.workloads
+        if pods is old.pods and self._built_for == (driver, apps):
+            return
+        self._built_for = driver, apps
+        subjects = kube_subjects(driver, pods, apps)
         if subjects == old.subjects:
             self.workloads = Workloads(old.version, pods, old.subjects)
         else:

@@ -46,7 +46,7 @@ class UnreadableFile(KernelFileError):
 
 
 class ResourceUnsupported(KernelFileError):
-    """This kernel or this cgroup version has no such file; `reason` names the rule that says so."""
+    """This kernel or this cgroup version has no such file; `reason` names the rule."""
 
     def __init__(self, path: str | Path, reason: str) -> None:
         self.reason = reason

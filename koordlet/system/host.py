@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from koordlet.system import kernel, resctrl
+from koordlet.system.cgroup.tree import RepeatedWalk
 from koordlet.system.cpu import coresched, perf
 from koordlet.system.cpu.cpuset import CPUSet, CPUSetError
 from koordlet.system.cpu.cputopology import CpuInfo, read_cpuinfo
@@ -104,8 +105,13 @@ class Host:
 
     def __init__(self, roots: Roots, facts: HostFacts | None = None) -> None:
         self.roots = roots
+        self._walks: dict[str, RepeatedWalk] = {}
         if facts is not None:
             self.facts = facts
+
+    def repeated_walk(self, root: Path | str) -> RepeatedWalk:
+        """Of a cgroup hierarchy. All users share one, because it remembers every directory."""
+        return self._walks.setdefault(os.fspath(root), RepeatedWalk(root))
 
     @cached_property
     def facts(self) -> HostFacts:
@@ -124,9 +130,11 @@ def probe(roots: Roots) -> HostFacts:
     cpu = read_cpuinfo(roots)
     features = {
         "root": Feature.when(os.geteuid() == 0, f"running as uid {os.geteuid()}, kernel settings need root"),
-        "cap_sys_admin": kernel.capability(roots, kernel.CAP_SYS_ADMIN, "CAP_SYS_ADMIN"),
+        **kernel.capability_features(roots),
         "cap_bpf": kernel.bpf_capabilities(roots),
         "cgroup": Feature.when(cgroups.version == 2 or bool(cgroups.v1), f"{roots.cgroup}: no cgroup hierarchy found"),
+        "cgroups_writable": _writable(cgroups),
+        "sysctls_writable": kernel.sysctls(roots),
         "cgroup2": Feature.when(cgroups.unified is not None, f"{roots.cgroup}: no cgroup2 mount at or below it"),
         "psi": kernel.psi(roots),
         "btf": kernel.btf(roots),
@@ -193,6 +201,15 @@ def _is_cgroupfs(cgroups: CgroupMounts) -> bool:
     if cgroups.version == 2:
         return cgroups.unified is not None and filesystem_magic(cgroups.unified) == CGROUP2_MAGIC
     return bool(cgroups.v1) and all(filesystem_magic(path) == CGROUP_MAGIC for path in cgroups.v1.values())
+
+
+def _writable(cgroups: CgroupMounts) -> Feature:
+    roots = list(cgroups.v1.values()) if cgroups.version == 1 else [cgroups.unified] if cgroups.unified else []
+    fixed = [str(path) for path in roots if not os.access(path, os.W_OK)]
+    return Feature.when(
+        not fixed, f"{', '.join(fixed)}: read-only, no setting has an effect. In a container, mount the node's "
+        "/sys/fs/cgroup and name it with --cgroup-root-dir",
+    )  # fmt: skip
 
 
 def _bpffs(roots: Roots) -> Feature:

@@ -11,13 +11,13 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from koordlet.system import capabilities
 from koordlet.system.roots import Roots
 
 _CAP_EFFECTIVE = re.compile(r"^CapEff:\s*([0-9a-fA-F]+)$", re.MULTILINE)
 _RELEASE = re.compile(r"^(\d+)\.(\d+)(?:\.(\d+))?")
-CAP_SYS_ADMIN = 21
-CAP_PERFMON, CAP_BPF = 38, 39
-"""Since Linux 5.8."""
+_CAP_SYS_ADMIN, _CAP_PERFMON, _CAP_BPF = 21, 38, 39
+"""The last two since Linux 5.8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +75,32 @@ def psi(roots: Roots) -> Feature:
     return Feature(True)
 
 
-def capability(roots: Roots, number: int, name: str) -> Feature:
-    """Whether this process has an effective capability (root in a container often lacks them)."""
+def capability_features(roots: Roots) -> dict[str, Feature]:
+    """`cap_sys_admin` etc.: whether this process has them effectively (root in a container often lacks some)."""
     effective = _effective(roots)
+    names = capabilities.missing(0)
     if effective is None:
-        return Feature(False, f"{roots.proc / 'self/status'} shows no CapEff")
-    return Feature.when(bool(effective >> number & 1), f"{name} is not effective in this process")
+        reason = f"{roots.proc / 'self/status'} shows no CapEff"
+        return {f"cap_{name.lower()}": Feature(False, reason) for name in names}
+    reasons = capabilities.missing(effective)
+    return {f"cap_{name.lower()}": Feature.when(name not in reasons, reasons.get(name, "")) for name in names}
+
+
+def sysctls(roots: Roots) -> Feature:
+    """Whether sysctls can be written: /proc/sys is read-only in a container that is not privileged."""
+    path = roots.proc_sys / "vm/min_free_kbytes"
+    return Feature.when(
+        os.access(path, os.W_OK),
+        f"{path} cannot be written: NodeSLO's settings of the node's memory have no effect. In a container, mount the "
+        "node's /proc/sys and name it with --proc-sys-root-dir",
+    )
 
 
 def bpf_capabilities(roots: Roots) -> Feature:
     """Whether this process may load tracing programs: with CAP_BPF and CAP_PERFMON, on older kernels and in general
     with CAP_SYS_ADMIN."""
     effective = _effective(roots) or 0
-    allowed = effective >> CAP_SYS_ADMIN & 1 or (effective >> CAP_BPF & 1 and effective >> CAP_PERFMON & 1)
+    allowed = effective >> _CAP_SYS_ADMIN & 1 or (effective >> _CAP_BPF & 1 and effective >> _CAP_PERFMON & 1)
     return Feature.when(
         bool(allowed), "neither CAP_BPF and CAP_PERFMON nor CAP_SYS_ADMIN are effective in this process"
     )

@@ -25,6 +25,10 @@ class Roots:
     sys_fs: Path
     """Parent of `resctrl` and `bpf`."""
     proc: Path
+    proc_sys: Path
+    """Where sysctls are read and written: the /proc/sys of a container without `privileged` is read-only."""
+    dev: Path
+    """The host's device nodes. They are looked at, never opened."""
     var_run: Path
     run: Path
     var_lib_kubelet: Path
@@ -39,6 +43,8 @@ class Roots:
             sys=Path("/sys"),
             sys_fs=Path("/sys/fs"),
             proc=Path("/proc"),
+            proc_sys=Path("/proc/sys"),
+            dev=Path("/dev"),
             var_run=Path("/var/run"),
             run=Path("/run"),
             var_lib_kubelet=Path("/var/lib/kubelet"),
@@ -53,6 +59,8 @@ class Roots:
             sys=Path("/host-sys"),
             sys_fs=Path("/host-sys-fs"),
             proc=Path("/proc"),
+            proc_sys=Path("/proc/sys"),
+            dev=Path("/dev"),
             var_run=Path("/host-var-run"),
             run=Path("/host-run"),
             var_lib_kubelet=Path("/var/lib/kubelet"),
@@ -82,7 +90,3 @@ class Roots:
         """Directory in which Terway expects bandwidths: below `/var/lib`, in a DaemonSet `/host-var-lib`."""
         base = self.var_run.with_name("lib" if self.host_mode else "host-var-lib")
         return base / "terway/qos"
-
-    @property
-    def proc_sys(self) -> Path:
-        return self.proc / "sys"

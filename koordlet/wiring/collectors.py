@@ -25,7 +25,6 @@ from koordlet.resourceexecutor.kidled import enable_kidled
 from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
 from koordlet.statesinformer.pods.model import Workloads
 from koordlet.statesinformer.states import KubeStates, States
-from koordlet.system.cgroup import tree
 from koordlet.wiring import devices
 from koordlet.wiring.context import WiringContext
 from koordlet.wiring.probes import open_others
@@ -137,7 +136,7 @@ def _memory_limits(context: WiringContext, index: CgroupIndex) -> CgroupIndex:
     root = context.files.hierarchy("memory")
     if root == context.files.hierarchy("cpu"):
         return index
-    limits = CgroupIndex(lambda: tree.walk_ids(root))
+    limits = CgroupIndex(context.host.repeated_walk(root).walk_ids)
     context.pleg.add_handler(lambda _: limits.expire())
     return limits
 

@@ -25,7 +25,6 @@ from koordlet.options import KoordletOptions
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.pods.earlytrigger import EarlyTrigger
 from koordlet.statesinformer.pods.pleg import Pleg
-from koordlet.system.cgroup import tree
 from koordlet.system.cgroup.naming import detect_driver, kubepods_dir
 from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.host import Host
@@ -58,6 +57,7 @@ class WiringContext:
             max_bytes=options.tsdb_max_bytes,
         )
         self.files = CgroupFS(self.host, kube_root=_kube_root(self.host))
+        self._cpu_tree = self.host.repeated_walk(self.files.hierarchy("cpu"))
         self.pleg = Pleg(Path(self.files.hierarchy("cpu")))
         self.audit_log = (
             AuditLogFile(Path(options.audit_log_dir), options.audit_max_disk_space_mb)
@@ -108,7 +108,7 @@ class WiringContext:
 
     def cgroup_ids(self) -> Iterator[tuple[str, int]]:
         """(directory, id) of all cgroups of the cpu hierarchy, parents first."""
-        return tree.walk_ids(self.files.hierarchy("cpu"))
+        return self._cpu_tree.walk_ids()
 
 
 def _kube_root(host: Host) -> str:

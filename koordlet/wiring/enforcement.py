@@ -12,10 +12,11 @@ from aiohttp import web
 from koordlet.api.encoding.wire import encode
 from koordlet.app.clock import SYSTEM_CLOCK, boot_clock
 from koordlet.app.logging import get_logger
+from koordlet.app.periodic import Periodic
 from koordlet.interference.service import Interference
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
 from koordlet.qosmanager.engine.equivalents import equivalents
-from koordlet.qosmanager.engine.evictor import PodEvictor
+from koordlet.qosmanager.engine.evictor import EvictionMethod, EvictionRequests, PodEvictor
 from koordlet.qosmanager.engine.manager import QoSManager
 from koordlet.qosmanager.engine.notices import NoticePublisher
 from koordlet.qosmanager.engine.pages import attach_enforcement, state_page, throttled_about, throttled_page
@@ -52,7 +53,7 @@ def enforcement(context: WiringContext, cluster: Cluster, collectors: Collectors
         [(built.strategy, built.period) for built in periodic],
         views.full,
         writers.executor,
-        PodEvictor(cluster.client, cluster.events, context.auditor, context.registries, boot_clock),
+        PodEvictor(_eviction_method(context, cluster), cluster.events, context.auditor, context.registries, boot_clock),
         context.registries,
         NoticePublisher(cluster.events, context.auditor, context.registries),
         writers.actor,
@@ -72,10 +73,23 @@ def enforcement(context: WiringContext, cluster: Cluster, collectors: Collectors
         writers.executor.current,
     )
     if periodic:
-        context.runner.add(context.periodic("qos", ROUND_PERIOD_S, manager.round))
+        rounds = context.periodic("qos", ROUND_PERIOD_S, manager.round)
+        context.runner.add(rounds)
+        interference.on_suspicion = lambda: _at_once(throttling, rounds)
     context.runner.add(registration)
     names = ",".join(built.strategy.name for built in periodic)
     log.info("Enforcement is set up", strategies=names, gates=str(context.gates))
+
+
+def _eviction_method(context: WiringContext, cluster: Cluster) -> EvictionMethod:
+    if context.options.only_evict_by_api:
+        return EvictionRequests(cluster.client)
+    from koordlet.qosmanager.engine.containerstop import ContainerStopper  # protobuf costs memory
+
+    stopper = ContainerStopper(context.host.roots.var_run, context.options.containerd_endpoint)
+    if stopper.problem:
+        log.warning("Pods cannot be evicted through CRI", reason=stopper.problem)
+    return stopper
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +143,11 @@ def _interference_view(interference: Interference) -> InterferenceView:
     evaluator = interference.evaluator
     evidence = evaluator.evidence
     return InterferenceView(
-        tuple(evaluator.active), evaluator.strategies.current(), None if evidence is None else evidence.at
+        tuple(evaluator.active),
+        evaluator.strategies.current(),
+        None if evidence is None else evidence.at,
+        interference.suspicions,
+        interference.recent_cores,
     )
 
 
@@ -153,6 +171,11 @@ def _serve_state(
 def _boot_to_wall() -> float:
     """Seconds to add to a time of the boot clock for wall time."""
     return SYSTEM_CLOCK.now() - boot_clock()
+
+
+def _at_once(throttling: ThrottleCulprits, rounds: Periodic) -> None:
+    throttling.suspect()
+    rounds.trigger()
 
 
 async def _restore(manager: QoSManager) -> None:

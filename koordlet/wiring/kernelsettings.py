@@ -8,7 +8,7 @@ from pathlib import Path
 
 from koordlet.app.clock import boot_clock
 from koordlet.app.logging import get_logger
-from koordlet.resourceexecutor import Executor
+from koordlet.resourceexecutor import Executor, takeover
 from koordlet.resourceexecutor.actions import Actor
 from koordlet.resourceexecutor.addresssets import AddressStore
 from koordlet.resourceexecutor.blockio import BlockStore
@@ -49,9 +49,11 @@ def build_setting_writers(
     cookies = Cookies(context.files.procs, context.host.facts.features["core_sched"], boot_clock)
     attach_cookies(context.registries, cookies, lambda: states.workloads.pods.values())
     files = KernelFiles(context.files, context.host.roots, [cookies, *_stores(context)])
+    ledger = _ledger(context)
+    _take_over(context, states, files, ledger)
     executor = Executor(
         files,
-        _ledger(context),
+        ledger,
         context.auditor,
         context.registries,
         rules=RULES,
@@ -81,6 +83,17 @@ def _stores(context: WiringContext) -> list[SettingStore]:
         AddressStore(),
         TerwayStore(context.host.roots.terway_qos),
     ]
+
+
+def _take_over(context: WiringContext, states: KubeStates, files: KernelFiles, ledger: Ledger) -> None:
+    """Enter what a predecessor left into the ledger."""
+    if not takeover.predecessor_ran(context.host.roots.var_run):
+        return
+    left = takeover.leftovers(files, context.files, states.driver)
+    if new := [setting for setting in left if setting not in ledger.originals]:
+        log.info("Settings of an earlier agent are taken over", settings=len(new), first=new[0].label)
+    for setting in new:
+        ledger.originals[setting] = left[setting]
 
 
 def _ledger(context: WiringContext) -> Ledger:

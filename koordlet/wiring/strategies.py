@@ -43,6 +43,8 @@ log = get_logger(__name__)
 
 ROUND_PERIOD_S = 1.0
 """In each round the strategies that are due decide."""
+EVERY_ROUND_S = ROUND_PERIOD_S / 2
+"""A period with which a strategy decides in each round, also if a round begins early by some milliseconds."""
 CLAIMS_PERIOD_S = 5.0
 
 
@@ -178,7 +180,7 @@ STRATEGIES = (
     StrategyEntry(["CoreSched"], lambda inputs: CoreSched(inputs.context.host.facts.features["core_sched"]), _HOOKS),
     StrategyEntry(["BatchResource"], lambda inputs: BatchResource(), _HOOKS),
     StrategyEntry(["CPUBurst"], _cpu_burst, _RECONCILE),
-    StrategyEntry(["InterferenceActions"], lambda inputs: inputs.throttling, lambda options: ROUND_PERIOD_S),
+    StrategyEntry(["InterferenceActions"], lambda inputs: inputs.throttling, lambda options: EVERY_ROUND_S),
     StrategyEntry(["SystemConfig"], lambda inputs: SystemConfigStrategy(), _RECONCILE),
     StrategyEntry(["CgroupReconcile"], lambda inputs: MemoryQOSReconcile(), _RECONCILE),
     StrategyEntry(["CgroupReconcile"], lambda inputs: MemoryReclaim(), _RECONCILE),

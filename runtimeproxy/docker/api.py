@@ -124,7 +124,7 @@ class DockerApi:
     @property
     def restarted(self) -> bool:
         """Whether dockerd may have been restarted since `info`: the connection of that request is closed. The socket
-        file does not tell, as systemd may own it."""
+        file does not show it, as systemd may own it."""
         return not self._witness.live
 
     async def close(self) -> None:

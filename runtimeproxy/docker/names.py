@@ -1,6 +1,6 @@
 """How dockershim represents pods in Docker: names, labels and cgroup parents of pods and containers. Pure.
 
-Sandboxes and containers are both Docker containers. The name contains their pod, a label says which of the two they
+Sandboxes and containers are both Docker containers. The name contains their pod, a label states which of the two they
 are, annotations are labels with a prefix (spec 08 §12).
 """
 

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from koordlet.api import names
-from koordlet.api.annotations._base import PER_CONTAINER, Annotation, Map, absent
+from koordlet.api.annotations._base import PER_CONTAINER, SETTING, Annotation, Map, absent
 from koordlet.api.encoding.base import Frozen
 from koordlet.api.encoding.fields import written
 from koordlet.api.encoding.quantity import Quantity
@@ -39,7 +39,7 @@ class AllocatedVirtualFunction(Frozen):
 class DeviceAllocationExtension(Frozen):
     """Additional data of an allocation."""
 
-    vfs: list[AllocatedVirtualFunction] = msgspec.field(default_factory=list)
+    vfs: list[AllocatedVirtualFunction] = []
     gpu_shared_resource_template: str = ""
 
 
@@ -65,7 +65,7 @@ class DeviceHint(Frozen):
 class DeviceJointAllocate(Frozen):
     """Device types that must be allocated jointly."""
 
-    device_types: list[str] = msgspec.field(default_factory=list)
+    device_types: list[str] = []
     required_scope: str = ""
 
 
@@ -92,12 +92,14 @@ ALLOCATED: Final[Annotation[DeviceAllocations]] = Annotation(
     names.ANNOTATION_DEVICE_ALLOCATED, dict[str, list[PodDeviceAllocation]], limits=PER_CONTAINER
 )
 ALLOCATE_HINT: Final[Annotation[dict[str, DeviceHint]]] = Annotation(
-    names.ANNOTATION_DEVICE_ALLOCATE_HINT, dict[str, DeviceHint]
+    names.ANNOTATION_DEVICE_ALLOCATE_HINT, dict[str, DeviceHint], limits=SETTING
 )
 JOINT_ALLOCATE: Final[Annotation[DeviceJointAllocate]] = Annotation(
-    names.ANNOTATION_DEVICE_JOINT_ALLOCATE, DeviceJointAllocate
+    names.ANNOTATION_DEVICE_JOINT_ALLOCATE, DeviceJointAllocate, limits=SETTING
 )
-_PARTITION_SPEC: Final[Annotation[GPUPartitionSpec]] = Annotation(names.ANNOTATION_GPU_PARTITION_SPEC, GPUPartitionSpec)
+_PARTITION_SPEC: Final[Annotation[GPUPartitionSpec]] = Annotation(
+    names.ANNOTATION_GPU_PARTITION_SPEC, GPUPartitionSpec, limits=SETTING
+)
 _PARTITIONS: Final[Annotation[dict[str, list[GPUPartition]]]] = Annotation(
     names.ANNOTATION_GPU_PARTITIONS, dict[str, list[GPUPartition]], empty=absent
 )
@@ -136,12 +138,6 @@ def gpu_partitions_text(table: PartitionTable) -> str:
 def gpu_partition_policy(labels: Map) -> str:
     """`Honor` if the label of the node or device has exactly this value, else `Prefer`."""
     return PARTITION_HONOR if labels.get(names.LABEL_GPU_PARTITION_POLICY) == PARTITION_HONOR else PARTITION_PREFER
-
-
-def secondary_device_well_planned(labels: Map) -> bool | None:
-    """The value of the label; None when it is neither `true` nor `false`."""
-    values: dict[str, bool] = {"true": True, "false": False}
-    return values.get(labels.get(names.LABEL_SECONDARY_DEVICE_WELL_PLANNED, ""))
 
 
 def minors_text(minors: list[int]) -> str:

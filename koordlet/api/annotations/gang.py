@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Final, TypeVar
 
-import msgspec
-
 from koordlet.api import names
-from koordlet.api.annotations._base import Annotation, Map, TextLimits, integer
+from koordlet.api.annotations._base import SETTING, Annotation, Map, TextLimits, integer
 from koordlet.api.encoding.base import Frozen
 from koordlet.api.encoding.fields import written
 from koordlet.api.encoding.wire import Duration, WireError
@@ -20,7 +18,6 @@ MATCH_ONLY_WAITING: Final = "only-waiting"
 MATCH_WAITING_AND_RUNNING: Final = "waiting-and-running"
 MATCH_ONCE_SATISFIED: Final = "once-satisfied"
 MUST_GATHER: Final = "MustGather"
-PREFER_GATHER: Final = "PreferGather"
 DEFAULT_WAITING_TIME: Final = Duration("600s")
 
 
@@ -35,11 +32,11 @@ class GatherStrategy(Frozen):
 class NetworkTopologySpec(Frozen):
     """Network topology requirements of a gang."""
 
-    gather_strategy: list[GatherStrategy] = msgspec.field(default_factory=list)
+    gather_strategy: list[GatherStrategy] = []
 
 
 NETWORK_TOPOLOGY_SPEC: Final[Annotation[NetworkTopologySpec]] = Annotation(
-    names.ANNOTATION_GANG_NETWORK_TOPOLOGY_SPEC, NetworkTopologySpec
+    names.ANNOTATION_GANG_NETWORK_TOPOLOGY_SPEC, NetworkTopologySpec, limits=SETTING
 )
 GROUPS_LIMITS: Final = TextLimits(chars=64 << 10, items=256)
 """Gangs of a group: every gang keeps the ids of its group, and the scheduler follows them."""

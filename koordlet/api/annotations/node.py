@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -15,14 +15,11 @@ from koordlet.api.encoding.gosyntax import parse_decimal
 from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.encoding.wire import Duration, WireError, encode, format_ratio
 
-APPLY_DEFAULT: Final = "Default"
-APPLY_RESERVED_CPUS_ONLY: Final = "ReservedCPUsOnly"
 BIND_NONE: Final = "None"
 BIND_FULL_PCPUS_ONLY: Final = "FullPCPUsOnly"
 BIND_SPREAD_BY_PCPUS: Final = "SpreadByPCPUs"
 NUMA_MOST_ALLOCATED: Final = "MostAllocated"
 NUMA_LEAST_ALLOCATED: Final = "LeastAllocated"
-NUMA_DISTRIBUTE_EVENLY: Final = "DistributeEvenly"
 
 RATIO_DIFFERENCE: Final = 0.01
 """Normalization ratios that differ by no more than this count as equal."""
@@ -31,7 +28,7 @@ RATIO_DIFFERENCE: Final = 0.01
 class NodeReservation(Frozen):
     """Resources reserved on a node for its system. `koordlet.api.resources` converts it to amounts."""
 
-    resources: dict[str, Quantity] = msgspec.field(default_factory=dict)
+    resources: dict[str, Quantity] = {}
     reserved_cpus: str = msgspec.field(default="", name="reservedCPUs")
     apply_policy: str = ""
 
@@ -51,7 +48,7 @@ class SystemQOSResource(Frozen):
 class OriginAllocatable(Frozen):
     """Batch allocatable before subtracting third-party allocations."""
 
-    resources: dict[str, Quantity] = msgspec.field(default_factory=dict)
+    resources: dict[str, Quantity] = {}
 
 
 class ThirdPartyAllocation(Frozen):
@@ -59,13 +56,13 @@ class ThirdPartyAllocation(Frozen):
 
     name: str = written(str)
     priority: str = written(str)
-    resources: dict[str, Quantity] = msgspec.field(default_factory=dict)
+    resources: dict[str, Quantity] = {}
 
 
 class ThirdPartyAllocations(Frozen):
     """Resources that all third parties use."""
 
-    allocations: list[ThirdPartyAllocation] = msgspec.field(default_factory=list)
+    allocations: list[ThirdPartyAllocation] = []
 
     def total(self, priority_class: str) -> dict[str, Quantity]:
         """The sum of a priority class."""
@@ -80,7 +77,7 @@ class ThirdPartyAllocations(Frozen):
 class AggregatedUsageThresholds(Frozen):
     """Thresholds against a percentile instead of the last average."""
 
-    usage_thresholds: dict[str, int] = msgspec.field(default_factory=dict)
+    usage_thresholds: dict[str, int] = {}
     usage_aggregation_type: str = ""
     usage_aggregated_duration: Duration | None = None
 
@@ -88,8 +85,8 @@ class AggregatedUsageThresholds(Frozen):
 class UsageThresholds(Frozen):
     """Percent of capacity by resource above which no more pods are scheduled to a node."""
 
-    usage_thresholds: dict[str, int] = msgspec.field(default_factory=dict)
-    prod_usage_thresholds: dict[str, int] = msgspec.field(default_factory=dict)
+    usage_thresholds: dict[str, int] = {}
+    prod_usage_thresholds: dict[str, int] = {}
     aggregated_usage: AggregatedUsageThresholds | None = None
 
 
@@ -174,11 +171,3 @@ def amplification_text(ratios: Mapping[str, float]) -> str:
     """The annotation: sorted, two decimals, unquoted (`{"cpu":1.50,"memory":1.20}`)."""
     pairs = (f"{encode(name).decode()}:{format_ratio(ratio)}" for name, ratio in sorted(ratios.items()))
     return f"{{{','.join(pairs)}}}"
-
-
-def gpu_model_label(models: Iterable[str]) -> str | None:
-    """The value of label `gpu-model` for the models of a node's GPUs, None when they are mixed or absent."""
-    distinct = set(models)
-    if len(distinct) != 1:
-        return None
-    return distinct.pop().removeprefix("NVIDIA ").replace(" ", "-")

@@ -170,7 +170,7 @@ def _within(text: str | None, lowest: int) -> tuple[dict[str, int], tuple[str, .
 class LLCSchemata(Frozen):
     """A range of last-level cache in percent: two numbers, or none."""
 
-    range: list[int] = msgspec.field(default_factory=list)
+    range: list[int] = []
 
 
 class LLCSchemataPerCache(LLCSchemata):
@@ -183,7 +183,7 @@ class LLC(Frozen):
     """Last-level cache of a pod."""
 
     schemata: LLCSchemata = msgspec.field(default_factory=LLCSchemata)
-    schemata_per_cache: list[LLCSchemataPerCache] = msgspec.field(default_factory=list)
+    schemata_per_cache: list[LLCSchemataPerCache] = []
 
 
 class MBSchemata(Frozen):
@@ -202,7 +202,7 @@ class MB(Frozen):
     """Memory bandwidth of a pod."""
 
     schemata: MBSchemata = msgspec.field(default_factory=MBSchemata)
-    schemata_per_cache: list[MBSchemataPerCache] = msgspec.field(default_factory=list)
+    schemata_per_cache: list[MBSchemataPerCache] = []
 
 
 class Resctrl(Frozen):
@@ -218,14 +218,14 @@ RESCTRL: Final[Annotation[Resctrl]] = Annotation(names.ANNOTATION_RESCTRL, Resct
 class ExtendedResourceContainer(Frozen):
     """Batch resources of one container, as in its manifest."""
 
-    limits: dict[str, Quantity] = msgspec.field(default_factory=dict)
-    requests: dict[str, Quantity] = msgspec.field(default_factory=dict)
+    limits: dict[str, Quantity] = {}
+    requests: dict[str, Quantity] = {}
 
 
 class ExtendedResourceSpec(Frozen):
     """Batch resources by container name, for koordlet: the kubelet drops extended requests."""
 
-    containers: dict[str, ExtendedResourceContainer] = msgspec.field(default_factory=dict)
+    containers: dict[str, ExtendedResourceContainer] = {}
 
 
 EXTENDED_RESOURCE_SPEC: Final[DefaultAnnotation[ExtendedResourceSpec]] = DefaultAnnotation(

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-import msgspec
-
 from koordlet.api import names
 from koordlet.api.annotations._base import PER_CONTAINER, SETTING, Annotation, Map, absent, integer
 from koordlet.api.core import NodeSelectorTerm, Toleration
 from koordlet.api.crs.reservation import ReservationOwner
 from koordlet.api.encoding.base import Frozen
 from koordlet.api.encoding.quantity import Quantity
-from koordlet.api.meta import ObjectReference
 
 
 class ReservationAllocated(Frozen):
@@ -26,16 +23,22 @@ class ReservationAllocated(Frozen):
 class ReservationSelector(Frozen):
     """Terms over a reservation's labels, ORed."""
 
-    reservation_selector_terms: list[NodeSelectorTerm] = msgspec.field(default_factory=list)
+    reservation_selector_terms: list[NodeSelectorTerm] = []
 
 
 class ReservationAffinity(Frozen):
     """Which reservations a pod must use. A name takes precedence over all selectors."""
 
     required_during_scheduling_ignored_during_execution: ReservationSelector | None = None
-    reservation_selector: dict[str, str] = msgspec.field(default_factory=dict)
-    tolerations: list[Toleration] = msgspec.field(default_factory=list)
+    reservation_selector: dict[str, str] = {}
+    tolerations: list[Toleration] = []
     name: str = ""
+
+    @property
+    def selects(self) -> bool:
+        """Whether it excludes any reservation by name or labels."""
+        required = self.required_during_scheduling_ignored_during_execution
+        return bool(self.name or self.reservation_selector or required is not None)
 
     def matches(self, name: str, labels: Mapping[str, str]) -> bool:
         """Whether a reservation with that name and labels is selected; an empty affinity selects any."""
@@ -53,19 +56,19 @@ class ReservationAffinity(Frozen):
 class ExactMatchSpec(Frozen):
     """Resources whose reserved amounts must equal the pod's requests exactly."""
 
-    resource_names: list[str] = msgspec.field(default_factory=list)
+    resource_names: list[str] = []
 
 
 class RestrictedOptions(Frozen):
     """Resources that a Restricted reservation restricts; empty means all reserved resources."""
 
-    resources: list[str] = msgspec.field(default_factory=list)
+    resources: list[str] = []
 
 
 class ResizeAllocatable(Frozen):
     """The new size of a reservation."""
 
-    resources: dict[str, Quantity] = msgspec.field(default_factory=dict)
+    resources: dict[str, Quantity] = {}
 
 
 ALLOCATED: Final[Annotation[ReservationAllocated]] = Annotation(
@@ -80,14 +83,11 @@ EXACT_MATCH: Final[Annotation[ExactMatchSpec]] = Annotation(
 OWNERS: Final[Annotation[list[ReservationOwner]]] = Annotation(
     names.ANNOTATION_RESERVATION_OWNERS, list[ReservationOwner], empty=absent, limits=PER_CONTAINER
 )
-CURRENT_OWNER: Final[Annotation[ObjectReference]] = Annotation(
-    names.ANNOTATION_RESERVATION_CURRENT_OWNER, ObjectReference
-)
 RESTRICTED_OPTIONS: Final[Annotation[RestrictedOptions]] = Annotation(
-    names.ANNOTATION_RESERVATION_RESTRICTED_OPTIONS, RestrictedOptions, empty=absent
+    names.ANNOTATION_RESERVATION_RESTRICTED_OPTIONS, RestrictedOptions, empty=absent, limits=SETTING
 )
 RESIZE_ALLOCATABLE: Final[Annotation[ResizeAllocatable]] = Annotation(
-    names.ANNOTATION_RESERVATION_RESIZE_ALLOCATABLE, ResizeAllocatable
+    names.ANNOTATION_RESERVATION_RESIZE_ALLOCATABLE, ResizeAllocatable, limits=SETTING
 )
 
 

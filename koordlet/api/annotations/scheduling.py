@@ -8,7 +8,15 @@ from typing import Final
 import msgspec
 
 from koordlet.api import names
-from koordlet.api.annotations._base import PER_CONTAINER, Annotation, DefaultAnnotation, Map, integer
+from koordlet.api.annotations._base import (
+    PER_CONTAINER,
+    SETTING,
+    Annotation,
+    DefaultAnnotation,
+    Map,
+    TextLimits,
+    integer,
+)
 from koordlet.api.encoding.base import Frozen
 from koordlet.api.encoding.fields import written
 from koordlet.api.encoding.quantity import Quantity
@@ -41,14 +49,14 @@ class NUMANodeResource(Frozen):
     """Resources of one NUMA node allocated to a pod."""
 
     node: int = written(int)
-    resources: dict[str, Quantity] = msgspec.field(default_factory=dict)
+    resources: dict[str, Quantity] = {}
 
 
 class ResourceStatus(Frozen):
     """CPUs and NUMA resources that the scheduler allocated to a pod."""
 
     cpuset: str = ""
-    numa_node_resources: list[NUMANodeResource] = msgspec.field(default_factory=list)
+    numa_node_resources: list[NUMANodeResource] = []
 
 
 class NUMATopologySpec(Frozen):
@@ -61,9 +69,9 @@ class NUMATopologySpec(Frozen):
 class SchedulingHint(Frozen):
     """A third party's hint where to place a pod."""
 
-    node_names: list[str] = msgspec.field(default_factory=list)
-    preferred_node_names: list[str] = msgspec.field(default_factory=list)
-    extensions: JSONObject = msgspec.field(default_factory=dict)
+    node_names: list[str] = []
+    preferred_node_names: list[str] = []
+    extensions: JSONObject = {}
 
 
 class SoftEviction(Frozen):
@@ -76,20 +84,24 @@ class SoftEviction(Frozen):
 
 
 RESOURCE_SPEC: Final[DefaultAnnotation[ResourceSpec]] = DefaultAnnotation(
-    names.ANNOTATION_RESOURCE_SPEC, ResourceSpec, ResourceSpec
+    names.ANNOTATION_RESOURCE_SPEC, ResourceSpec, ResourceSpec, limits=SETTING
 )
 RESOURCE_STATUS: Final[DefaultAnnotation[ResourceStatus]] = DefaultAnnotation(
     names.ANNOTATION_RESOURCE_STATUS, ResourceStatus, ResourceStatus, limits=PER_CONTAINER
 )
 NUMA_TOPOLOGY_SPEC: Final[DefaultAnnotation[NUMATopologySpec]] = DefaultAnnotation(
-    names.ANNOTATION_NUMA_TOPOLOGY_SPEC, NUMATopologySpec, NUMATopologySpec
+    names.ANNOTATION_NUMA_TOPOLOGY_SPEC, NUMATopologySpec, NUMATopologySpec, limits=SETTING
 )
-SOFT_EVICTION: Final[Annotation[SoftEviction]] = Annotation(names.ANNOTATION_SOFT_EVICTION, SoftEviction)
+SOFT_EVICTION: Final[Annotation[SoftEviction]] = Annotation(
+    names.ANNOTATION_SOFT_EVICTION, SoftEviction, limits=SETTING
+)
 _SCALING_FACTORS: Final[Annotation[dict[str, int]]] = Annotation(
-    names.ANNOTATION_LOAD_ESTIMATED_SCALING_FACTORS, dict[str, int]
+    names.ANNOTATION_LOAD_ESTIMATED_SCALING_FACTORS, dict[str, int], limits=SETTING
 )
+HINT_LIMITS: Final = TextLimits(chars=64 << 10, items=1024)
+"""A hint names nodes."""
 _HINTS: Final = tuple(
-    Annotation[SchedulingHint](key, SchedulingHint)
+    Annotation[SchedulingHint](key, SchedulingHint, limits=HINT_LIMITS)
     for key in (names.ANNOTATION_SCHEDULING_HINT, names.ANNOTATION_SCHEDULING_HINT_OLD)
 )
 

@@ -24,7 +24,7 @@ class CPUInfo(Frozen):
 class CPUTopology(Frozen):
     """All CPUs of a node, sorted by id."""
 
-    detail: list[CPUInfo] = msgspec.field(default_factory=list)
+    detail: list[CPUInfo] = []
 
 
 class CPUSharedPool(Frozen):
@@ -59,7 +59,7 @@ class KubeletCPUManagerPolicy(Frozen):
     """The kubelet's CPU manager policy."""
 
     policy: str = ""
-    options: dict[str, str] = msgspec.field(default_factory=dict)
+    options: dict[str, str] = {}
     reserved_cpus: str = msgspec.field(default="", name="reservedCPUs")
 
 

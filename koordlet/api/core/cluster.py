@@ -6,7 +6,7 @@ from koordlet.api.core.pod import ResourceList, ResourceRequirements
 from koordlet.api.core.selectors import NodeSelector
 from koordlet.api.encoding.base import Struct
 from koordlet.api.encoding.wire import IntOrString
-from koordlet.api.meta import LabelSelector, ObjectMeta, ObjectReference
+from koordlet.api.meta import ApiObject, LabelSelector, ObjectReference
 
 
 class NamespaceStatus(Struct):
@@ -15,35 +15,26 @@ class NamespaceStatus(Struct):
     phase: str = ""
 
 
-class Namespace(Struct):
+class Namespace(ApiObject, api_version="v1"):
     """core/v1 Namespace."""
 
-    kind: str = msgspec.field(default_factory=lambda: "Namespace")
-    api_version: str = msgspec.field(default_factory=lambda: "v1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     status: NamespaceStatus = msgspec.field(default_factory=NamespaceStatus)
 
 
-class ConfigMap(Struct):
+class ConfigMap(ApiObject, api_version="v1"):
     """core/v1 ConfigMap; `binary_data` values are base64."""
 
-    kind: str = msgspec.field(default_factory=lambda: "ConfigMap")
-    api_version: str = msgspec.field(default_factory=lambda: "v1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     immutable: bool | None = None
-    data: dict[str, str] = msgspec.field(default_factory=dict)
-    binary_data: dict[str, str] = msgspec.field(default_factory=dict)
+    data: dict[str, str] = {}
+    binary_data: dict[str, str] = {}
 
 
-class Secret(Struct):
+class Secret(ApiObject, api_version="v1"):
     """core/v1 Secret; `data` values are base64."""
 
-    kind: str = msgspec.field(default_factory=lambda: "Secret")
-    api_version: str = msgspec.field(default_factory=lambda: "v1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     immutable: bool | None = None
-    data: dict[str, str] = msgspec.field(default_factory=dict)
-    string_data: dict[str, str] = msgspec.field(default_factory=dict)
+    data: dict[str, str] = {}
+    string_data: dict[str, str] = {}
     type: str = ""
 
     def __repr__(self) -> str:
@@ -51,12 +42,8 @@ class Secret(Struct):
         return f"Secret({self.metadata.key})"
 
 
-class ServiceAccount(Struct):
+class ServiceAccount(ApiObject, api_version="v1"):
     """core/v1 ServiceAccount."""
-
-    kind: str = msgspec.field(default_factory=lambda: "ServiceAccount")
-    api_version: str = msgspec.field(default_factory=lambda: "v1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
 
 
 class ServicePort(Struct):
@@ -72,18 +59,15 @@ class ServicePort(Struct):
 class ServiceSpec(Struct):
     """`spec` of a service."""
 
-    ports: list[ServicePort] = msgspec.field(default_factory=list)
-    selector: dict[str, str] = msgspec.field(default_factory=dict)
+    ports: list[ServicePort] = []
+    selector: dict[str, str] = {}
     cluster_ip: str = msgspec.field(default="", name="clusterIP")
     type: str = ""
 
 
-class Service(Struct):
+class Service(ApiObject, api_version="v1"):
     """core/v1 Service."""
 
-    kind: str = msgspec.field(default_factory=lambda: "Service")
-    api_version: str = msgspec.field(default_factory=lambda: "v1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: ServiceSpec = msgspec.field(default_factory=ServiceSpec)
 
 
@@ -107,44 +91,39 @@ class EndpointPort(Struct):
 class EndpointSubset(Struct):
     """Addresses that share ports."""
 
-    addresses: list[EndpointAddress] = msgspec.field(default_factory=list)
-    not_ready_addresses: list[EndpointAddress] = msgspec.field(default_factory=list)
-    ports: list[EndpointPort] = msgspec.field(default_factory=list)
+    addresses: list[EndpointAddress] = []
+    not_ready_addresses: list[EndpointAddress] = []
+    ports: list[EndpointPort] = []
 
 
-class Endpoints(Struct):
+class Endpoints(ApiObject, api_version="v1"):
     """core/v1 Endpoints."""
 
-    kind: str = msgspec.field(default_factory=lambda: "Endpoints")
-    api_version: str = msgspec.field(default_factory=lambda: "v1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
-    subsets: list[EndpointSubset] = msgspec.field(default_factory=list)
+    subsets: list[EndpointSubset] = []
 
 
 class PersistentVolumeClaimSpec(Struct):
     """`spec` of a claim."""
 
-    access_modes: list[str] = msgspec.field(default_factory=list)
+    access_modes: list[str] = []
     selector: LabelSelector | None = None
     resources: ResourceRequirements = msgspec.field(default_factory=ResourceRequirements)
     volume_name: str = ""
     storage_class_name: str | None = None
     volume_mode: str | None = None
+    volume_attributes_class_name: str | None = None
 
 
 class PersistentVolumeClaimStatus(Struct):
     """`status` of a claim."""
 
     phase: str = ""
-    capacity: ResourceList = msgspec.field(default_factory=dict)
+    capacity: ResourceList = {}
 
 
-class PersistentVolumeClaim(Struct):
+class PersistentVolumeClaim(ApiObject, api_version="v1"):
     """core/v1 PersistentVolumeClaim."""
 
-    kind: str = msgspec.field(default_factory=lambda: "PersistentVolumeClaim")
-    api_version: str = msgspec.field(default_factory=lambda: "v1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: PersistentVolumeClaimSpec = msgspec.field(default_factory=PersistentVolumeClaimSpec)
     status: PersistentVolumeClaimStatus = msgspec.field(default_factory=PersistentVolumeClaimStatus)
 
@@ -165,11 +144,12 @@ class CSIPersistentVolumeSource(Struct):
 class PersistentVolumeSpec(Struct):
     """`spec` of a volume."""
 
-    capacity: ResourceList = msgspec.field(default_factory=dict)
-    access_modes: list[str] = msgspec.field(default_factory=list)
+    capacity: ResourceList = {}
+    access_modes: list[str] = []
     claim_ref: ObjectReference | None = None
     storage_class_name: str = ""
     volume_mode: str | None = None
+    volume_attributes_class_name: str | None = None
     csi: CSIPersistentVolumeSource | None = None
     node_affinity: VolumeNodeAffinity | None = None
 
@@ -180,12 +160,9 @@ class PersistentVolumeStatus(Struct):
     phase: str = ""
 
 
-class PersistentVolume(Struct):
+class PersistentVolume(ApiObject, api_version="v1"):
     """core/v1 PersistentVolume."""
 
-    kind: str = msgspec.field(default_factory=lambda: "PersistentVolume")
-    api_version: str = msgspec.field(default_factory=lambda: "v1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: PersistentVolumeSpec = msgspec.field(default_factory=PersistentVolumeSpec)
     status: PersistentVolumeStatus = msgspec.field(default_factory=PersistentVolumeStatus)
 
@@ -194,42 +171,33 @@ class TopologySelectorLabelRequirement(Struct):
     """A label that a node must have with one of these values."""
 
     key: str
-    values: list[str] = msgspec.field(default_factory=list)
+    values: list[str] = []
 
 
 class TopologySelectorTerm(Struct):
     """Requirements that are ANDed."""
 
-    match_label_expressions: list[TopologySelectorLabelRequirement] = msgspec.field(default_factory=list)
+    match_label_expressions: list[TopologySelectorLabelRequirement] = []
 
 
-class StorageClass(Struct):
+class StorageClass(ApiObject, api_version="storage.k8s.io/v1"):
     """storage.k8s.io/v1 StorageClass."""
 
-    kind: str = msgspec.field(default_factory=lambda: "StorageClass")
-    api_version: str = msgspec.field(default_factory=lambda: "storage.k8s.io/v1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     provisioner: str = ""
     volume_binding_mode: str | None = None
-    allowed_topologies: list[TopologySelectorTerm] = msgspec.field(default_factory=list)
+    allowed_topologies: list[TopologySelectorTerm] = []
 
 
-class PriorityClass(Struct):
+class PriorityClass(ApiObject, api_version="scheduling.k8s.io/v1"):
     """scheduling.k8s.io/v1 PriorityClass."""
 
-    kind: str = msgspec.field(default_factory=lambda: "PriorityClass")
-    api_version: str = msgspec.field(default_factory=lambda: "scheduling.k8s.io/v1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     value: int
     global_default: bool = False
     description: str = ""
     preemption_policy: str | None = None
 
 
-class RuntimeClass(Struct):
+class RuntimeClass(ApiObject, api_version="node.k8s.io/v1"):
     """node.k8s.io/v1 RuntimeClass; only its handler is read."""
 
-    kind: str = msgspec.field(default_factory=lambda: "RuntimeClass")
-    api_version: str = msgspec.field(default_factory=lambda: "node.k8s.io/v1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     handler: str = ""

@@ -4,7 +4,7 @@ import msgspec
 
 from koordlet.api.encoding.base import Struct
 from koordlet.api.encoding.wire import MicroTime, Time
-from koordlet.api.meta import ObjectMeta, ObjectReference
+from koordlet.api.meta import ApiObject, ObjectReference
 
 
 class EventSource(Struct):
@@ -21,12 +21,9 @@ class EventSeries(Struct):
     last_observed_time: MicroTime | None = None
 
 
-class Event(Struct):
+class Event(ApiObject, api_version="v1"):
     """core/v1 Event. Clients of events.k8s.io set `event_time`, `series` and `action`, others `count` and times."""
 
-    kind: str = msgspec.field(default_factory=lambda: "Event")
-    api_version: str = msgspec.field(default_factory=lambda: "v1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     involved_object: ObjectReference = msgspec.field(default_factory=ObjectReference)
     reason: str = ""
     message: str = ""
@@ -52,10 +49,7 @@ class LeaseSpec(Struct):
     lease_transitions: int | None = None
 
 
-class Lease(Struct):
+class Lease(ApiObject, api_version="coordination.k8s.io/v1"):
     """coordination.k8s.io/v1 Lease."""
 
-    kind: str = msgspec.field(default_factory=lambda: "Lease")
-    api_version: str = msgspec.field(default_factory=lambda: "coordination.k8s.io/v1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)

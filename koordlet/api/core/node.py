@@ -6,7 +6,7 @@ from koordlet.api.core.pod import ResourceList
 from koordlet.api.core.selectors import Taint
 from koordlet.api.encoding.base import Struct
 from koordlet.api.encoding.wire import Time
-from koordlet.api.meta import ObjectMeta
+from koordlet.api.meta import ApiObject
 
 
 class NodeSpec(Struct):
@@ -15,7 +15,7 @@ class NodeSpec(Struct):
     pod_cidr: str = msgspec.field(default="", name="podCIDR")
     provider_id: str = msgspec.field(default="", name="providerID")
     unschedulable: bool = False
-    taints: list[Taint] = msgspec.field(default_factory=list)
+    taints: list[Taint] = []
 
 
 class NodeCondition(Struct):
@@ -65,11 +65,11 @@ class NodeSystemInfo(Struct):
 class NodeStatus(Struct):
     """`status` of a node."""
 
-    capacity: ResourceList = msgspec.field(default_factory=dict)
-    allocatable: ResourceList = msgspec.field(default_factory=dict)
+    capacity: ResourceList = {}
+    allocatable: ResourceList = {}
     phase: str = ""
-    conditions: list[NodeCondition] = msgspec.field(default_factory=list)
-    addresses: list[NodeAddress] = msgspec.field(default_factory=list)
+    conditions: list[NodeCondition] = []
+    addresses: list[NodeAddress] = []
     daemon_endpoints: NodeDaemonEndpoints = msgspec.field(default_factory=NodeDaemonEndpoints)
     node_info: NodeSystemInfo = msgspec.field(default_factory=NodeSystemInfo)
 
@@ -78,12 +78,9 @@ class NodeStatus(Struct):
         return next((c for c in self.conditions if c.type == type_), None)
 
 
-class Node(Struct):
+class Node(ApiObject, api_version="v1"):
     """core/v1 Node."""
 
-    kind: str = msgspec.field(default_factory=lambda: "Node")
-    api_version: str = msgspec.field(default_factory=lambda: "v1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
 

@@ -13,7 +13,7 @@ from koordlet.api.core.selectors import Affinity, Toleration, TopologySpreadCons
 from koordlet.api.encoding.base import Struct
 from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.encoding.wire import Time
-from koordlet.api.meta import ObjectMeta
+from koordlet.api.meta import ApiObject, ObjectMeta
 
 ResourceList = dict[str, Quantity]
 """Resource name -> amount."""
@@ -22,8 +22,8 @@ ResourceList = dict[str, Quantity]
 class ResourceRequirements(Struct):
     """Requests and limits of a container."""
 
-    limits: ResourceList = msgspec.field(default_factory=dict)
-    requests: ResourceList = msgspec.field(default_factory=dict)
+    limits: ResourceList = {}
+    requests: ResourceList = {}
 
 
 class EnvVar(Struct):
@@ -64,15 +64,15 @@ class Container(Struct):
 
     name: str
     image: str = ""
-    command: list[str] = msgspec.field(default_factory=list)
-    args: list[str] = msgspec.field(default_factory=list)
+    command: list[str] = []
+    args: list[str] = []
     working_dir: str = ""
-    ports: list[ContainerPort] = msgspec.field(default_factory=list)
-    env: list[EnvVar] = msgspec.field(default_factory=list)
+    ports: list[ContainerPort] = []
+    env: list[EnvVar] = []
     resources: ResourceRequirements = msgspec.field(default_factory=ResourceRequirements)
     restart_policy: str | None = None
-    volume_mounts: list[VolumeMount] = msgspec.field(default_factory=list)
-    volume_devices: list[VolumeDevice] = msgspec.field(default_factory=list)
+    volume_mounts: list[VolumeMount] = []
+    volume_devices: list[VolumeDevice] = []
 
     @property
     def is_sidecar(self) -> bool:
@@ -119,7 +119,7 @@ class CSIVolume(Struct):
     """An inline CSI volume."""
 
     driver: str
-    volume_attributes: dict[str, str] = msgspec.field(default_factory=dict)
+    volume_attributes: dict[str, str] = {}
 
 
 class GCEPersistentDiskVolume(Struct):
@@ -145,7 +145,7 @@ class ISCSIVolume(Struct):
 class RBDVolume(Struct):
     """A Ceph RBD image, referenced directly."""
 
-    monitors: list[str] = msgspec.field(default_factory=list)
+    monitors: list[str] = []
     pool: str = "rbd"
     image: str = ""
     read_only: bool = False
@@ -185,21 +185,30 @@ class PodSchedulingGate(Struct):
 
 
 class PodResourceClaim(Struct):
-    """A resource claim of the pod; only its name within the pod is decoded."""
+    """A resource claim of the pod: an existing one, or one that is made for the pod from a template."""
 
     name: str
+    resource_claim_name: str = ""
+    resource_claim_template_name: str = ""
+
+
+class PodResourceClaimStatus(Struct):
+    """The claim that was made from a template; an empty name: none is needed."""
+
+    name: str
+    resource_claim_name: str = ""
 
 
 class PodSpec(Struct):
     """`spec` of a pod."""
 
-    volumes: list[Volume] = msgspec.field(default_factory=list)
-    init_containers: list[Container] = msgspec.field(default_factory=list)
-    containers: list[Container] = msgspec.field(default_factory=list)
+    volumes: list[Volume] = []
+    init_containers: list[Container] = []
+    containers: list[Container] = []
     restart_policy: str = ""
     termination_grace_period_seconds: int | None = None
     active_deadline_seconds: int | None = None
-    node_selector: dict[str, str] = msgspec.field(default_factory=dict)
+    node_selector: dict[str, str] = {}
     service_account_name: str = ""
     node_name: str = ""
     host_network: bool = False
@@ -207,15 +216,15 @@ class PodSpec(Struct):
     hostname: str = ""
     affinity: Affinity | None = None
     scheduler_name: str = ""
-    tolerations: list[Toleration] = msgspec.field(default_factory=list)
+    tolerations: list[Toleration] = []
     priority_class_name: str = ""
     priority: int | None = None
     runtime_class_name: str | None = None
     preemption_policy: str | None = None
-    overhead: ResourceList = msgspec.field(default_factory=dict)
-    topology_spread_constraints: list[TopologySpreadConstraint] = msgspec.field(default_factory=list)
-    scheduling_gates: list[PodSchedulingGate] = msgspec.field(default_factory=list)
-    resource_claims: list[PodResourceClaim] = msgspec.field(default_factory=list)
+    overhead: ResourceList = {}
+    topology_spread_constraints: list[TopologySpreadConstraint] = []
+    scheduling_gates: list[PodSchedulingGate] = []
+    resource_claims: list[PodResourceClaim] = []
     resources: ResourceRequirements | None = None
 
 
@@ -288,7 +297,7 @@ class PodStatus(Struct):
     """`status` of a pod."""
 
     phase: str = ""
-    conditions: list[PodCondition] = msgspec.field(default_factory=list)
+    conditions: list[PodCondition] = []
     message: str = ""
     reason: str = ""
     nominated_node_name: str = ""
@@ -296,21 +305,19 @@ class PodStatus(Struct):
     pod_ip: str = msgspec.field(default="", name="podIP")
     pod_ips: list[PodIP] = msgspec.field(default_factory=list, name="podIPs")
     start_time: Time | None = None
-    init_container_statuses: list[ContainerStatus] = msgspec.field(default_factory=list)
-    container_statuses: list[ContainerStatus] = msgspec.field(default_factory=list)
+    init_container_statuses: list[ContainerStatus] = []
+    container_statuses: list[ContainerStatus] = []
     qos_class: str = ""
+    resource_claim_statuses: list[PodResourceClaimStatus] = msgspec.field(default_factory=list)
 
     def condition(self, type_: str) -> PodCondition | None:
         """The condition of that type, or None."""
         return next((c for c in self.conditions if c.type == type_), None)
 
 
-class Pod(Struct):
+class Pod(ApiObject, api_version="v1"):
     """core/v1 Pod."""
 
-    kind: str = msgspec.field(default_factory=lambda: "Pod")
-    api_version: str = msgspec.field(default_factory=lambda: "v1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 

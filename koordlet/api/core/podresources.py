@@ -6,7 +6,7 @@ the sidecars that start before it; overhead is added; pod-level resources replac
 resources that they name.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from koordlet.api.core.pod import Pod, ResourceList, ResourceRequirements
 from koordlet.api.encoding.quantity import Quantity
@@ -15,45 +15,62 @@ GUARANTEED = "Guaranteed"
 BURSTABLE = "Burstable"
 BEST_EFFORT = "BestEffort"
 
+Amounts = Mapping[str, Quantity]
+
 _QOS_RESOURCES = ("cpu", "memory")
 
 
-def _add(into: ResourceList, amounts: Mapping[str, Quantity]) -> None:
+def _add(into: ResourceList, amounts: Amounts) -> None:
     for name, amount in amounts.items():
         into[name] = into[name] + amount if name in into else amount
 
 
-def _raise_to(into: ResourceList, amounts: Mapping[str, Quantity]) -> None:
+def _raise_to(into: ResourceList, amounts: Amounts) -> None:
     for name, amount in amounts.items():
         if name not in into or into[name] < amount:
             into[name] = amount
 
 
-def _total(pod: Pod, of: Callable[[ResourceRequirements], ResourceList], *, overhead_for_all: bool) -> ResourceList:
+def total(
+    containers: Iterable[Amounts],
+    init_containers: Iterable[tuple[Amounts, bool]],
+    overhead: Amounts,
+    pod_level: Amounts | None = None,
+    *,
+    overhead_for_all: bool,
+) -> ResourceList:
+    """The amounts of a pod from those of its parts. `init_containers`: amounts, and whether it is a sidecar. Without
+    `overhead_for_all` overhead is added only to amounts that exist: a missing limit is unlimited, and overhead alone
+    must not become a limit."""
     running: ResourceList = {}
-    for container in pod.spec.containers:
-        _add(running, of(container.resources))
+    for amounts in containers:
+        _add(running, amounts)
     sidecars: ResourceList = {}
     peak: ResourceList = {}
-    for container in pod.spec.init_containers:
-        if container.is_sidecar:
-            _add(running, of(container.resources))
-            _add(sidecars, of(container.resources))
+    for amounts, is_sidecar in init_containers:
+        if is_sidecar:
+            _add(running, amounts)
+            _add(sidecars, amounts)
             _raise_to(peak, sidecars)
             continue
-        during = dict(of(container.resources))
+        during = dict(amounts)
         _add(during, sidecars)
         _raise_to(peak, during)
     _raise_to(running, peak)
-    if pod.spec.resources is not None:
-        running.update(of(pod.spec.resources))
-    for name, amount in pod.spec.overhead.items():
-        # A missing limit is unlimited: overhead alone must not become a limit.
-        if name in running:
-            running[name] = running[name] + amount
-        elif overhead_for_all:
-            running[name] = amount
+    running.update(pod_level or {})
+    _add(running, {name: amount for name, amount in overhead.items() if overhead_for_all or name in running})
     return running
+
+
+def _total(pod: Pod, of: Callable[[ResourceRequirements], ResourceList], *, overhead_for_all: bool) -> ResourceList:
+    spec = pod.spec
+    return total(
+        [of(container.resources) for container in spec.containers],
+        [(of(container.resources), container.is_sidecar) for container in spec.init_containers],
+        spec.overhead,
+        None if spec.resources is None else of(spec.resources),
+        overhead_for_all=overhead_for_all,
+    )
 
 
 def pod_requests(pod: Pod) -> ResourceList:

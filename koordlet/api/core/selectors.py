@@ -20,7 +20,7 @@ class NodeSelectorRequirement(Struct):
 
     key: str
     operator: str
-    values: list[str] = msgspec.field(default_factory=list)
+    values: list[str] = []
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether `labels` satisfy it. Malformed numbers and unknown operators match nothing."""
@@ -47,8 +47,8 @@ class NodeSelectorRequirement(Struct):
 class NodeSelectorTerm(Struct):
     """Expressions that are ANDed. An empty term matches nothing."""
 
-    match_expressions: list[NodeSelectorRequirement] = msgspec.field(default_factory=list)
-    match_fields: list[NodeSelectorRequirement] = msgspec.field(default_factory=list)
+    match_expressions: list[NodeSelectorRequirement] = []
+    match_fields: list[NodeSelectorRequirement] = []
 
     def matches(self, labels: Mapping[str, str], fields: Mapping[str, str]) -> bool:
         """Whether every expression holds; `fields` is `{"metadata.name": …}` for a node."""
@@ -62,7 +62,7 @@ class NodeSelectorTerm(Struct):
 class NodeSelector(Struct):
     """Terms that are ORed."""
 
-    node_selector_terms: list[NodeSelectorTerm] = msgspec.field(default_factory=list)
+    node_selector_terms: list[NodeSelectorTerm] = []
 
 
 class PreferredSchedulingTerm(Struct):
@@ -76,20 +76,18 @@ class NodeAffinity(Struct):
     """Node constraints and preferences."""
 
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
-    preferred_during_scheduling_ignored_during_execution: list[PreferredSchedulingTerm] = msgspec.field(
-        default_factory=list
-    )
+    preferred_during_scheduling_ignored_during_execution: list[PreferredSchedulingTerm] = []
 
 
 class PodAffinityTerm(Struct):
     """Pods to be close to or apart from, and the node label that defines the topology domain."""
 
     label_selector: LabelSelector | None = None
-    namespaces: list[str] = msgspec.field(default_factory=list)
+    namespaces: list[str] = []
     topology_key: str
     namespace_selector: LabelSelector | None = None
-    match_label_keys: list[str] = msgspec.field(default_factory=list)
-    mismatch_label_keys: list[str] = msgspec.field(default_factory=list)
+    match_label_keys: list[str] = []
+    mismatch_label_keys: list[str] = []
 
 
 class WeightedPodAffinityTerm(Struct):
@@ -102,10 +100,8 @@ class WeightedPodAffinityTerm(Struct):
 class PodAffinity(Struct):
     """Pod affinity or anti-affinity: both have the same shape."""
 
-    required_during_scheduling_ignored_during_execution: list[PodAffinityTerm] = msgspec.field(default_factory=list)
-    preferred_during_scheduling_ignored_during_execution: list[WeightedPodAffinityTerm] = msgspec.field(
-        default_factory=list
-    )
+    required_during_scheduling_ignored_during_execution: list[PodAffinityTerm] = []
+    preferred_during_scheduling_ignored_during_execution: list[WeightedPodAffinityTerm] = []
 
 
 class Affinity(Struct):
@@ -155,4 +151,4 @@ class TopologySpreadConstraint(Struct):
     min_domains: int | None = None
     node_affinity_policy: str | None = None
     node_taints_policy: str | None = None
-    match_label_keys: list[str] = msgspec.field(default_factory=list)
+    match_label_keys: list[str] = []

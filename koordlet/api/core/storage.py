@@ -4,7 +4,7 @@ import msgspec
 
 from koordlet.api.encoding.base import Struct
 from koordlet.api.encoding.quantity import Quantity
-from koordlet.api.meta import LabelSelector, ObjectMeta
+from koordlet.api.meta import ApiObject, LabelSelector
 
 
 class VolumeNodeResources(Struct):
@@ -23,15 +23,12 @@ class CSINodeDriver(Struct):
 class CSINodeSpec(Struct):
     """`spec` of a CSINode."""
 
-    drivers: list[CSINodeDriver] = msgspec.field(default_factory=list)
+    drivers: list[CSINodeDriver] = []
 
 
-class CSINode(Struct):
+class CSINode(ApiObject, api_version="storage.k8s.io/v1"):
     """storage.k8s.io/v1 CSINode; named after its node."""
 
-    kind: str = msgspec.field(default_factory=lambda: "CSINode")
-    api_version: str = msgspec.field(default_factory=lambda: "storage.k8s.io/v1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: CSINodeSpec = msgspec.field(default_factory=CSINodeSpec)
 
 
@@ -41,21 +38,15 @@ class CSIDriverSpec(Struct):
     storage_capacity: bool = False
 
 
-class CSIDriver(Struct):
+class CSIDriver(ApiObject, api_version="storage.k8s.io/v1"):
     """storage.k8s.io/v1 CSIDriver."""
 
-    kind: str = msgspec.field(default_factory=lambda: "CSIDriver")
-    api_version: str = msgspec.field(default_factory=lambda: "storage.k8s.io/v1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: CSIDriverSpec = msgspec.field(default_factory=CSIDriverSpec)
 
 
-class CSIStorageCapacity(Struct):
+class CSIStorageCapacity(ApiObject, api_version="storage.k8s.io/v1"):
     """storage.k8s.io/v1 CSIStorageCapacity: the free capacity of a storage class on the nodes of a topology segment."""
 
-    kind: str = msgspec.field(default_factory=lambda: "CSIStorageCapacity")
-    api_version: str = msgspec.field(default_factory=lambda: "storage.k8s.io/v1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     node_topology: LabelSelector | None = None
     storage_class_name: str = ""
     capacity: Quantity | None = None

@@ -8,7 +8,7 @@ import msgspec
 from koordlet.api.core.pod import PodTemplateSpec
 from koordlet.api.encoding.base import Struct
 from koordlet.api.encoding.wire import IntOrString, Time
-from koordlet.api.meta import DeleteOptions, LabelSelector, ObjectMeta
+from koordlet.api.meta import ApiObject, DeleteOptions, LabelSelector
 
 
 class WorkloadSpec(Struct):
@@ -30,42 +30,30 @@ class WorkloadStatus(Struct):
     observed_generation: int = 0
 
 
-class ReplicaSet(Struct):
+class ReplicaSet(ApiObject, api_version="apps/v1"):
     """apps/v1 ReplicaSet."""
 
-    kind: str = msgspec.field(default_factory=lambda: "ReplicaSet")
-    api_version: str = msgspec.field(default_factory=lambda: "apps/v1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: WorkloadSpec = msgspec.field(default_factory=WorkloadSpec)
     status: WorkloadStatus = msgspec.field(default_factory=WorkloadStatus)
 
 
-class Deployment(Struct):
+class Deployment(ApiObject, api_version="apps/v1"):
     """apps/v1 Deployment."""
 
-    kind: str = msgspec.field(default_factory=lambda: "Deployment")
-    api_version: str = msgspec.field(default_factory=lambda: "apps/v1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: WorkloadSpec = msgspec.field(default_factory=WorkloadSpec)
     status: WorkloadStatus = msgspec.field(default_factory=WorkloadStatus)
 
 
-class StatefulSet(Struct):
+class StatefulSet(ApiObject, api_version="apps/v1"):
     """apps/v1 StatefulSet."""
 
-    kind: str = msgspec.field(default_factory=lambda: "StatefulSet")
-    api_version: str = msgspec.field(default_factory=lambda: "apps/v1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: WorkloadSpec = msgspec.field(default_factory=WorkloadSpec)
     status: WorkloadStatus = msgspec.field(default_factory=WorkloadStatus)
 
 
-class DaemonSet(Struct):
+class DaemonSet(ApiObject, api_version="apps/v1"):
     """apps/v1 DaemonSet."""
 
-    kind: str = msgspec.field(default_factory=lambda: "DaemonSet")
-    api_version: str = msgspec.field(default_factory=lambda: "apps/v1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: WorkloadSpec = msgspec.field(default_factory=WorkloadSpec)
 
 
@@ -73,15 +61,12 @@ class ReplicationControllerSpec(Struct):
     """`spec` of a ReplicationController: its selector is a plain map of labels."""
 
     replicas: int | None = None
-    selector: dict[str, str] = msgspec.field(default_factory=dict)
+    selector: dict[str, str] = {}
 
 
-class ReplicationController(Struct):
+class ReplicationController(ApiObject, api_version="v1"):
     """core/v1 ReplicationController."""
 
-    kind: str = msgspec.field(default_factory=lambda: "ReplicationController")
-    api_version: str = msgspec.field(default_factory=lambda: "v1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: ReplicationControllerSpec = msgspec.field(default_factory=ReplicationControllerSpec)
     status: WorkloadStatus = msgspec.field(default_factory=WorkloadStatus)
 
@@ -89,19 +74,37 @@ class ReplicationController(Struct):
 class JobSpec(Struct):
     """`spec` of a job."""
 
+    suspend: bool = False
     parallelism: int | None = None
     completions: int | None = None
     selector: LabelSelector | None = None
     template: PodTemplateSpec = msgspec.field(default_factory=PodTemplateSpec)
 
 
-class Job(Struct):
+class JobCondition(Struct):
+    """A condition of a job."""
+
+    type: str = ""
+    status: str = ""
+    message: str = ""
+
+
+class JobStatus(Struct):
+    """`status` of a job."""
+
+    active: int = 0
+    ready: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    start_time: Time | None = None
+    conditions: list[JobCondition] = []
+
+
+class Job(ApiObject, api_version="batch/v1"):
     """batch/v1 Job."""
 
-    kind: str = msgspec.field(default_factory=lambda: "Job")
-    api_version: str = msgspec.field(default_factory=lambda: "batch/v1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: JobSpec = msgspec.field(default_factory=JobSpec)
+    status: JobStatus = msgspec.field(default_factory=JobStatus)
 
 
 class PodDisruptionBudgetSpec(Struct):
@@ -117,27 +120,21 @@ class PodDisruptionBudgetStatus(Struct):
     """`status` of a budget."""
 
     observed_generation: int = 0
-    disrupted_pods: dict[str, Time] = msgspec.field(default_factory=dict)
+    disrupted_pods: dict[str, Time] = {}
     disruptions_allowed: int = 0
     current_healthy: int = 0
     desired_healthy: int = 0
     expected_pods: int = 0
 
 
-class PodDisruptionBudget(Struct):
+class PodDisruptionBudget(ApiObject, api_version="policy/v1"):
     """policy/v1 PodDisruptionBudget."""
 
-    kind: str = msgspec.field(default_factory=lambda: "PodDisruptionBudget")
-    api_version: str = msgspec.field(default_factory=lambda: "policy/v1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: PodDisruptionBudgetSpec = msgspec.field(default_factory=PodDisruptionBudgetSpec)
     status: PodDisruptionBudgetStatus = msgspec.field(default_factory=PodDisruptionBudgetStatus)
 
 
-class Eviction(Struct):
+class Eviction(ApiObject, api_version="policy/v1"):
     """policy/v1 Eviction: the body of POST …/pods/{name}/eviction."""
 
-    kind: str = msgspec.field(default_factory=lambda: "Eviction")
-    api_version: str = msgspec.field(default_factory=lambda: "policy/v1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     delete_options: DeleteOptions | None = None

@@ -10,10 +10,10 @@ import msgspec
 
 from koordlet.api.core.pod import ResourceList
 from koordlet.api.encoding.base import Struct
-from koordlet.api.encoding.fields import doc, written
+from koordlet.api.encoding.fields import doc
 from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.encoding.wire import Time
-from koordlet.api.meta import Condition, LabelSelector, ObjectMeta
+from koordlet.api.meta import ApiObject, Condition, LabelSelector
 
 
 class CrossVersionObjectReference(Struct):
@@ -42,15 +42,13 @@ class RecommendedContainerStatus(Struct):
     """The recommendation for one container."""
 
     container_name: Annotated[str, doc("Name of the container.")] = ""
-    resources: Annotated[ResourceList, doc("Recommended requests.")] = msgspec.field(default_factory=dict)
+    resources: Annotated[ResourceList, doc("Recommended requests.")] = {}
 
 
 class RecommendedPodStatus(Struct):
     """The recommendation for a pod."""
 
-    container_statuses: Annotated[list[RecommendedContainerStatus], doc("By container.")] = msgspec.field(
-        default_factory=list
-    )
+    container_statuses: Annotated[list[RecommendedContainerStatus], doc("By container.")] = []
 
 
 class HistogramCheckpoint(Struct):
@@ -59,7 +57,7 @@ class HistogramCheckpoint(Struct):
     reference_timestamp: Annotated[Time | None, doc("Time at which a sample has weight 1; absent: the year 1.")] = None
     bucket_weights: Annotated[
         dict[str, int], doc("Bucket number -> weight in ten-thousandths of the largest weight.")
-    ] = msgspec.field(default_factory=dict)
+    ] = {}
     total_weight: Annotated[float, doc("Weight of all samples.")] = 0.0
 
 
@@ -85,12 +83,8 @@ class ContainerExplanation(Struct):
     confidence_percent: Annotated[
         int, doc("Length of the history in percent of the required one.", minimum=0, maximum=100)
     ] = 0
-    lower_bound: Annotated[ResourceList, doc("Requests below this are too small.")] = msgspec.field(
-        default_factory=dict
-    )
-    upper_bound: Annotated[ResourceList, doc("Requests above this are too large.")] = msgspec.field(
-        default_factory=dict
-    )
+    lower_bound: Annotated[ResourceList, doc("Requests below this are too small.")] = {}
+    upper_bound: Annotated[ResourceList, doc("Requests above this are too large.")] = {}
     message: Annotated[str, doc("The formula with its numbers.")] = ""
 
 
@@ -102,20 +96,15 @@ class RecommendationStatus(Struct):
     conditions: Annotated[
         list[Condition],
         doc("LowConfidence, NoObjectsMatched, FetchingHistory, ConfigDeprecated or ConfigUnsupported."),
-    ] = msgspec.field(default_factory=list)
-    explain: Annotated[list[ContainerExplanation], doc("Explanations by container.")] = msgspec.field(
-        default_factory=list
-    )
+    ] = []
+    explain: Annotated[list[ContainerExplanation], doc("Explanations by container.")] = []
     checkpoint: Annotated[
         list[ContainerCheckpoint], doc("Usage models by container, from which a new leader continues.")
-    ] = msgspec.field(default_factory=list)
+    ] = []
 
 
-class Recommendation(Struct):
+class Recommendation(ApiObject, api_version="analysis.koordinator.sh/v1alpha1"):
     """Recommended resource requests of a workload."""
 
-    kind: str = written(lambda: "Recommendation")
-    api_version: str = written(lambda: "analysis.koordinator.sh/v1alpha1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: Annotated[RecommendationSpec, doc("What to analyse.")]
     status: Annotated[RecommendationStatus, doc("The result.")] = msgspec.field(default_factory=RecommendationStatus)

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import msgspec
 
 from koordlet.api.encoding.base import Struct
-from koordlet.api.encoding.fields import Int32, doc, written
+from koordlet.api.encoding.fields import Int32, doc
 from koordlet.api.encoding.wire import IntOrString
-from koordlet.api.meta import LabelSelector, ObjectMeta
+from koordlet.api.meta import ApiObject, LabelSelector
 
 
 class ClusterColocationProfileSpec(Struct):
@@ -21,17 +21,15 @@ class ClusterColocationProfileSpec(Struct):
     probability: Annotated[
         IntOrString | None, doc("Share of matching pods in percent: a number or N%; absent is 100.")
     ] = None
-    labels: Annotated[dict[str, str], doc("Labels to set.")] = msgspec.field(default_factory=dict)
-    annotations: Annotated[dict[str, str], doc("Annotations to set.")] = msgspec.field(default_factory=dict)
+    labels: Annotated[dict[str, str], doc("Labels to set.")] = {}
+    annotations: Annotated[dict[str, str], doc("Annotations to set.")] = {}
     label_keys_mapping: Annotated[
         dict[str, str], doc("Labels to copy: the value of the key goes to the key named by the value.")
-    ] = msgspec.field(default_factory=dict)
+    ] = {}
     annotation_keys_mapping: Annotated[
         dict[str, str], doc("Annotations to copy: the value of the key goes to the key named by the value.")
-    ] = msgspec.field(default_factory=dict)
-    label_suffixes: Annotated[dict[str, str], doc("Suffixes for labels that exist.")] = msgspec.field(
-        default_factory=dict
-    )
+    ] = {}
+    label_suffixes: Annotated[dict[str, str], doc("Suffixes for labels that exist.")] = {}
     scheduler_name: Annotated[str, doc("Scheduler to set.")] = ""
     qos_class: Annotated[str, doc("QoS class to set.", enum=("LSE", "LSR", "LS", "BE", "SYSTEM"))] = ""
     priority_class_name: Annotated[str, doc("PriorityClass to set, with its value and preemption policy.")] = ""
@@ -43,12 +41,9 @@ class ClusterColocationProfileStatus(Struct):
     """Empty."""
 
 
-class ClusterColocationProfile(Struct):
+class ClusterColocationProfile(ApiObject, api_version="config.koordinator.sh/v1alpha1"):
     """Changes that admission applies to matching pods."""
 
-    kind: str = written(lambda: "ClusterColocationProfile")
-    api_version: str = written(lambda: "config.koordinator.sh/v1alpha1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: Annotated[ClusterColocationProfileSpec, doc("Selectors of pods, and the changes.")] = msgspec.field(
         default_factory=ClusterColocationProfileSpec
     )

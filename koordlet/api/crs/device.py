@@ -11,7 +11,7 @@ import msgspec
 from koordlet.api.core.pod import ResourceList
 from koordlet.api.encoding.base import Struct
 from koordlet.api.encoding.fields import Int32, doc, written
-from koordlet.api.meta import Condition, ObjectMeta
+from koordlet.api.meta import ApiObject, Condition
 
 GPU = "gpu"
 RDMA = "rdma"
@@ -39,29 +39,23 @@ class VirtualFunction(Struct):
 class VirtualFunctionGroup(Struct):
     """Virtual functions with the same properties."""
 
-    labels: Annotated[dict[str, str], doc("Properties, matched by device hints.")] = msgspec.field(default_factory=dict)
-    vfs: Annotated[list[VirtualFunction], doc("The functions, sorted by busID.")] = msgspec.field(default_factory=list)
+    labels: Annotated[dict[str, str], doc("Properties, matched by device hints.")] = {}
+    vfs: Annotated[list[VirtualFunction], doc("The functions, sorted by busID.")] = []
 
 
 class DeviceInfo(Struct):
     """One device: type, location, and capacity (in a Device) or usage (in a NodeMetric)."""
 
     type: Annotated[str, doc("Type of the device: gpu, rdma, fpga; an open set.")] = ""
-    labels: Annotated[dict[str, str], doc("Properties, matched by device hints.")] = msgspec.field(default_factory=dict)
+    labels: Annotated[dict[str, str], doc("Properties, matched by device hints.")] = {}
     id: Annotated[str, doc("UUID (GPU) or PCI address (RDMA).")] = ""
     minor: Annotated[Int32 | None, doc("Index of the device, from 0.")] = None
     module_id: Annotated[Int32 | None, doc("Physical slot.")] = msgspec.field(default=None, name="moduleID")
     health: Annotated[bool, doc("Whether the device works.", default=False, required=True)] = written(bool)
-    resources: Annotated[ResourceList, doc("Capacity of the device, or its usage in a NodeMetric.")] = msgspec.field(
-        default_factory=dict
-    )
+    resources: Annotated[ResourceList, doc("Capacity of the device, or its usage in a NodeMetric.")] = {}
     topology: Annotated[DeviceTopology | None, doc("Location of the device.")] = None
-    vf_groups: Annotated[list[VirtualFunctionGroup], doc("Virtual functions of the device.")] = msgspec.field(
-        default_factory=list
-    )
-    conditions: Annotated[list[Condition], doc("Conditions of the device; Healthy is the known type.")] = msgspec.field(
-        default_factory=list
-    )
+    vf_groups: Annotated[list[VirtualFunctionGroup], doc("Virtual functions of the device.")] = []
+    conditions: Annotated[list[Condition], doc("Conditions of the device; Healthy is the known type.")] = []
 
 
 class DeviceAllocationItem(Struct):
@@ -70,37 +64,30 @@ class DeviceAllocationItem(Struct):
     name: Annotated[str, doc("Name of the pod.")] = ""
     namespace: Annotated[str, doc("Namespace of the pod.")] = ""
     uuid: Annotated[str, doc("UID of the pod.")] = ""
-    minors: Annotated[list[Int32], doc("Indexes of the devices.")] = msgspec.field(default_factory=list)
+    minors: Annotated[list[Int32], doc("Indexes of the devices.")] = []
 
 
 class DeviceAllocation(Struct):
     """Devices of one type that are allocated."""
 
     type: Annotated[str, doc("Type of the devices.")] = ""
-    entries: Annotated[list[DeviceAllocationItem], doc("Holders.")] = msgspec.field(default_factory=list)
+    entries: Annotated[list[DeviceAllocationItem], doc("Holders.")] = []
 
 
 class DeviceSpec(Struct):
     """`spec` of a Device."""
 
-    devices: Annotated[list[DeviceInfo], doc("Devices of the node, sorted by type and then minor.")] = msgspec.field(
-        default_factory=list
-    )
+    devices: Annotated[list[DeviceInfo], doc("Devices of the node, sorted by type and then minor.")] = []
 
 
 class DeviceStatus(Struct):
     """`status` of a Device; not written."""
 
-    allocations: Annotated[list[DeviceAllocation], doc("Devices that are allocated.")] = msgspec.field(
-        default_factory=list
-    )
+    allocations: Annotated[list[DeviceAllocation], doc("Devices that are allocated.")] = []
 
 
-class Device(Struct):
+class Device(ApiObject, api_version="scheduling.koordinator.sh/v1alpha1"):
     """The devices of one node; the object is named like the node."""
 
-    kind: str = written(lambda: "Device")
-    api_version: str = written(lambda: "scheduling.koordinator.sh/v1alpha1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: Annotated[DeviceSpec, doc("Devices of the node.")] = msgspec.field(default_factory=DeviceSpec)
     status: Annotated[DeviceStatus, doc("Allocations.")] = msgspec.field(default_factory=DeviceStatus)

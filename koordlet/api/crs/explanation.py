@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import msgspec
 
 from koordlet.api.encoding.base import Struct
-from koordlet.api.encoding.fields import doc, written
+from koordlet.api.encoding.fields import doc
 from koordlet.api.encoding.wire import Duration, Time
-from koordlet.api.meta import ObjectMeta
+from koordlet.api.meta import ApiObject
 
 
 class ScheduleExplanationSpec(Struct):
@@ -40,7 +40,7 @@ class NodeFailedDetail(Struct):
     failed_plugin: Annotated[str, doc("Plugin that rejected the nodes.")] = ""
     reason: Annotated[str, doc("Reason of the rejection.")] = ""
     preempt_might_help: Annotated[bool, doc("Whether preemption may help.")] = False
-    failed_nodes: Annotated[list[str], doc("Nodes, ascending.")] = msgspec.field(default_factory=list)
+    failed_nodes: Annotated[list[str], doc("Nodes, ascending.")] = []
 
 
 class Explanation(Struct):
@@ -48,12 +48,8 @@ class Explanation(Struct):
 
     schedulable: Annotated[bool, doc("Whether everything fits.")] = False
     failed_message: Annotated[str, doc("Summary of the failure.")] = ""
-    feasible_scheduling_result: Annotated[list[SchedulingResult], doc("Pods that fit.")] = msgspec.field(
-        default_factory=list
-    )
-    node_failed_details: Annotated[list[NodeFailedDetail], doc("Rejections by plugin and reason.")] = msgspec.field(
-        default_factory=list
-    )
+    feasible_scheduling_result: Annotated[list[SchedulingResult], doc("Pods that fit.")] = []
+    node_failed_details: Annotated[list[NodeFailedDetail], doc("Rejections by plugin and reason.")] = []
 
 
 class PossibleVictim(Struct):
@@ -69,9 +65,7 @@ class NodePossibleVictim(Struct):
     """Victims on one node."""
 
     node_name: Annotated[str, doc("The node.")] = ""
-    possible_victims: Annotated[list[PossibleVictim], doc("Pods that would be evicted.")] = msgspec.field(
-        default_factory=list
-    )
+    possible_victims: Annotated[list[PossibleVictim], doc("Pods that would be evicted.")] = []
 
 
 class DetailedExplanation(Struct):
@@ -82,9 +76,7 @@ class DetailedExplanation(Struct):
     schedulable_after_preemption: Annotated[bool, doc("Whether everything fits after preemption.")] = False
     failed_message: Annotated[str, doc("Summary of the failure.")] = ""
     schedule_explanation: Annotated[Explanation | None, doc("Without preemption.")] = None
-    node_possible_victims: Annotated[list[NodePossibleVictim], doc("Pods that preemption would evict.")] = (
-        msgspec.field(default_factory=list)
-    )
+    node_possible_victims: Annotated[list[NodePossibleVictim], doc("Pods that preemption would evict.")] = []
     preempt_explanation: Annotated[Explanation | None, doc("With preemption.")] = None
 
 
@@ -95,17 +87,12 @@ class ScheduleExplanationStatus(Struct):
     schedulable_after_preemption: Annotated[bool, doc("Whether everything fits after preemption.")] = False
     failed_message: Annotated[str, doc("Summary of the failure.")] = ""
     last_update_time: Annotated[Time | None, doc("Time of the last update.")] = None
-    detailed_explanation: Annotated[list[DetailedExplanation], doc("By topology domain.")] = msgspec.field(
-        default_factory=list
-    )
+    detailed_explanation: Annotated[list[DetailedExplanation], doc("By topology domain.")] = []
 
 
-class ScheduleExplanation(Struct):
+class ScheduleExplanation(ApiObject, api_version="scheduling.koordinator.sh/v1alpha1"):
     """Why a pod, job or gang cannot be scheduled."""
 
-    kind: str = written(lambda: "ScheduleExplanation")
-    api_version: str = written(lambda: "scheduling.koordinator.sh/v1alpha1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: Annotated[ScheduleExplanationSpec, doc("The object to explain.")] = msgspec.field(
         default_factory=ScheduleExplanationSpec
     )

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import msgspec
 
 from koordlet.api.encoding.base import Struct
-from koordlet.api.encoding.fields import doc, written
+from koordlet.api.encoding.fields import doc
 from koordlet.api.encoding.wire import Duration, Time
-from koordlet.api.meta import DeleteOptions, ObjectMeta, ObjectReference
+from koordlet.api.meta import ApiObject, DeleteOptions, ObjectReference
 
 MODE_RESERVATION_FIRST = "ReservationFirst"
 MODE_EVICT_DIRECTLY = "EvictDirectly"
@@ -68,9 +68,7 @@ class PreemptedReservation(Struct):
     node_name: Annotated[str, doc("Node of the reservation.")] = ""
     phase: Annotated[str, doc("Phase of the reservation.")] = ""
     preempted_pod_ref: Annotated[ObjectReference | None, doc("The preempted pod.")] = None
-    pods_ref: Annotated[list[ObjectReference], doc("Pods that consume the reservation.")] = msgspec.field(
-        default_factory=list
-    )
+    pods_ref: Annotated[list[ObjectReference], doc("Pods that consume the reservation.")] = []
 
 
 class PodMigrationJobStatus(Struct):
@@ -80,29 +78,22 @@ class PodMigrationJobStatus(Struct):
     status: Annotated[str, doc("Type of the last condition, or Complete.")] = ""
     reason: Annotated[str, doc("Reason of the phase, in CamelCase.")] = ""
     message: Annotated[str, doc("What happened, for people.")] = ""
-    conditions: Annotated[list[PodMigrationJobCondition], doc("Steps of the migration.")] = msgspec.field(
-        default_factory=list
-    )
+    conditions: Annotated[list[PodMigrationJobCondition], doc("Steps of the migration.")] = []
     node_name: Annotated[str, doc("Node that the pod moves to.")] = ""
     pod_ref: Annotated[ObjectReference | None, doc("The new pod.")] = None
-    preempted_pods_ref: Annotated[list[ObjectReference], doc("Pods that were preempted.")] = msgspec.field(
-        default_factory=list
-    )
+    preempted_pods_ref: Annotated[list[ObjectReference], doc("Pods that were preempted.")] = []
     preempted_pods_reservation: Annotated[
         list[PreemptedReservation], doc("Reservations made for the preempted pods.")
-    ] = msgspec.field(default_factory=list)
+    ] = []
 
     def condition(self, type_: str) -> PodMigrationJobCondition | None:
         """The condition of that type, or None."""
         return next((c for c in self.conditions if c.type == type_), None)
 
 
-class PodMigrationJob(Struct):
+class PodMigrationJob(ApiObject, api_version="scheduling.koordinator.sh/v1alpha1"):
     """The migration of one pod."""
 
-    kind: str = written(lambda: "PodMigrationJob")
-    api_version: str = written(lambda: "scheduling.koordinator.sh/v1alpha1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: Annotated[PodMigrationJobSpec, doc("What to migrate and how.")]
     status: Annotated[PodMigrationJobStatus, doc("State of the migration.")] = msgspec.field(
         default_factory=PodMigrationJobStatus

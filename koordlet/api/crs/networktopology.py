@@ -8,8 +8,8 @@ from typing import Annotated
 import msgspec
 
 from koordlet.api.encoding.base import Struct
-from koordlet.api.encoding.fields import Int32, doc, written
-from koordlet.api.meta import ObjectMeta
+from koordlet.api.encoding.fields import Int32, doc
+from koordlet.api.meta import ApiObject
 
 DEFAULT_NAME = "default"
 NODE_LAYER = "NodeTopologyLayer"
@@ -19,9 +19,7 @@ CLUSTER_LAYER = "ClusterTopologyLayer"
 class NetworkTopologyLayer(Struct):
     """One layer, and the node labels that name a node's element in it."""
 
-    label_key: Annotated[list[str], doc("Node labels that name the element; the first that is not empty wins.")] = (
-        msgspec.field(default_factory=list)
-    )
+    label_key: Annotated[list[str], doc("Node labels that name the element; the first that is not empty wins.")] = []
     topology_layer: Annotated[str, doc("Name of the layer; NodeTopologyLayer is the leaf.")]
     parent_topology_layer: Annotated[str, doc("Name of the layer above.")] = ""
 
@@ -45,26 +43,19 @@ class NetworkTopologyDetail(Struct):
     topology_info: Annotated[TopologyInfo, doc("The element.")]
     parent_topology_info: Annotated[TopologyInfo | None, doc("The element above.")] = None
     child_topology_layer: Annotated[str, doc("Layer of the elements below.")] = ""
-    child_topology_names: Annotated[list[str], doc("Names of the elements below; nodes are not listed.")] = (
-        msgspec.field(default_factory=list)
-    )
+    child_topology_names: Annotated[list[str], doc("Names of the elements below; nodes are not listed.")] = []
     node_num: Annotated[Int32, doc("Number of nodes under the element.")]
 
 
 class ClusterNetworkTopologyStatus(Struct):
     """`status` of a ClusterNetworkTopology."""
 
-    detail_status: Annotated[list[NetworkTopologyDetail], doc("Elements in depth-first order, children by name.")] = (
-        msgspec.field(default_factory=list)
-    )
+    detail_status: Annotated[list[NetworkTopologyDetail], doc("Elements in depth-first order, children by name.")] = []
 
 
-class ClusterNetworkTopology(Struct):
+class ClusterNetworkTopology(ApiObject, api_version="scheduling.koordinator.sh/v1alpha1"):
     """The network of the cluster as a tree."""
 
-    kind: str = written(lambda: "ClusterNetworkTopology")
-    api_version: str = written(lambda: "scheduling.koordinator.sh/v1alpha1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: Annotated[ClusterNetworkTopologySpec, doc("Layers of the network.")]
     status: Annotated[ClusterNetworkTopologyStatus, doc("The tree computed from node labels.")] = msgspec.field(
         default_factory=ClusterNetworkTopologyStatus

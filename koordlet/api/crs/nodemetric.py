@@ -13,7 +13,7 @@ from koordlet.api.encoding.base import Struct
 from koordlet.api.encoding.fields import Int32, doc, written
 from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.encoding.wire import Duration, Time
-from koordlet.api.meta import ObjectMeta
+from koordlet.api.meta import ApiObject
 
 USAGE_WITH_HOT_PAGE_CACHE = "usageWithHotPageCache"
 USAGE_WITHOUT_PAGE_CACHE = "usageWithoutPageCache"
@@ -32,18 +32,14 @@ of `podUsage`, for pods with more than one container. `containers_of` reads it."
 class ResourceMap(Struct):
     """An amount of resources, devices included. CPU in milli (DecimalSI), memory in bytes (BinarySI)."""
 
-    resources: Annotated[ResourceList, doc("cpu, memory and other amounts.")] = msgspec.field(default_factory=dict)
-    devices: Annotated[list[DeviceInfo], doc("Device usage; do not read their health.")] = msgspec.field(
-        default_factory=list
-    )
+    resources: Annotated[ResourceList, doc("cpu, memory and other amounts.")] = {}
+    devices: Annotated[list[DeviceInfo], doc("Device usage; do not read their health.")] = []
 
 
 class NodeAggregatePolicy(Struct):
     """Windows of aggregated usage."""
 
-    durations: Annotated[list[Duration], doc("One AggregatedUsage is reported for each.")] = msgspec.field(
-        default_factory=list
-    )
+    durations: Annotated[list[Duration], doc("One AggregatedUsage is reported for each.")] = []
 
 
 class CollectPolicy(Struct):
@@ -87,7 +83,7 @@ class AggregatedUsage(Struct):
     usage: Annotated[
         dict[str, ResourceMap],
         doc("avg, p50, p90, p95, p99; empty if the samples cover less than half of the window."),
-    ] = msgspec.field(default_factory=dict)
+    ] = {}
     duration: Annotated[Duration, doc("The window.")] = written(Duration.of)
 
 
@@ -103,18 +99,12 @@ class NodeMetricInfo(Struct):
     """Usage of the node."""
 
     node_usage: Annotated[ResourceMap, doc("Average usage of the node.")] = written(ResourceMap)
-    aggregated_node_usages: Annotated[list[AggregatedUsage], doc("Usage of the node by window.")] = msgspec.field(
-        default_factory=list
-    )
+    aggregated_node_usages: Annotated[list[AggregatedUsage], doc("Usage of the node by window.")] = []
     system_usage: Annotated[ResourceMap, doc("Average usage of neither pods nor host applications.")] = written(
         ResourceMap
     )
-    aggregated_system_usages: Annotated[list[AggregatedUsage], doc("System usage by window.")] = msgspec.field(
-        default_factory=list
-    )
-    numa_usages: Annotated[list[NUMAUsage], doc("By NUMA node, sorted by number.")] = msgspec.field(
-        default_factory=list
-    )
+    aggregated_system_usages: Annotated[list[AggregatedUsage], doc("System usage by window.")] = []
+    numa_usages: Annotated[list[NUMAUsage], doc("By NUMA node, sorted by number.")] = []
 
 
 class PodMetricInfo(Struct):
@@ -166,12 +156,10 @@ class NodeMetricStatus(Struct):
 
     update_time: Annotated[Time | None, doc("Time of the report; a stale report is ignored.")] = None
     node_metric: Annotated[NodeMetricInfo | None, doc("Usage of the node.")] = None
-    pods_metric: Annotated[list[PodMetricInfo], doc("By pod, sorted by namespace and name.")] = msgspec.field(
-        default_factory=list
-    )
-    host_application_metric: Annotated[list[HostApplicationMetricInfo], doc("By host application, sorted by name.")] = (
-        msgspec.field(default_factory=list)
-    )
+    pods_metric: Annotated[list[PodMetricInfo], doc("By pod, sorted by namespace and name.")] = []
+    host_application_metric: Annotated[
+        list[HostApplicationMetricInfo], doc("By host application, sorted by name.")
+    ] = []
     prod_reclaimable_metric: Annotated[
         ReclaimableMetric | None, doc("Predicted reclaimable resources of Prod pods.")
     ] = None
@@ -183,12 +171,9 @@ class NodeMetricStatus(Struct):
     ] = None
 
 
-class NodeMetric(Struct):
+class NodeMetric(ApiObject, api_version="slo.koordinator.sh/v1alpha1"):
     """Usage of a node; the object is named like the node."""
 
-    kind: str = written(lambda: "NodeMetric")
-    api_version: str = written(lambda: "slo.koordinator.sh/v1alpha1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: Annotated[NodeMetricSpec, doc("How to aggregate and report; set by the manager.")] = msgspec.field(
         default_factory=NodeMetricSpec
     )

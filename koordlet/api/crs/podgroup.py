@@ -9,16 +9,16 @@ import msgspec
 
 from koordlet.api.core.pod import ResourceList
 from koordlet.api.encoding.base import Struct
-from koordlet.api.encoding.fields import Int32, doc, written
+from koordlet.api.encoding.fields import Int32, doc
 from koordlet.api.encoding.wire import Time
-from koordlet.api.meta import ObjectMeta
+from koordlet.api.meta import ApiObject
 
 
 class PodGroupSpec(Struct):
     """`spec` of a PodGroup."""
 
     min_member: Annotated[Int32, doc("Pods that must be placed together.")] = 0
-    min_resources: Annotated[ResourceList, doc("Minimum resources of the group.")] = msgspec.field(default_factory=dict)
+    min_resources: Annotated[ResourceList, doc("Minimum resources of the group.")] = {}
     schedule_timeout_seconds: Annotated[Int32 | None, doc("How long placed members wait for the others.")] = None
 
 
@@ -36,11 +36,8 @@ class PodGroupStatus(Struct):
     schedule_start_time: Annotated[Time | None, doc("When scheduling began.")] = None
 
 
-class PodGroup(Struct):
+class PodGroup(ApiObject, api_version="scheduling.sigs.k8s.io/v1alpha1"):
     """A gang of pods."""
 
-    kind: str = written(lambda: "PodGroup")
-    api_version: str = written(lambda: "scheduling.sigs.k8s.io/v1alpha1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: Annotated[PodGroupSpec, doc("Requirements of the group.")] = msgspec.field(default_factory=PodGroupSpec)
     status: Annotated[PodGroupStatus, doc("State of the group.")] = msgspec.field(default_factory=PodGroupStatus)

@@ -10,29 +10,26 @@ import msgspec
 
 from koordlet.api.core.pod import ResourceList
 from koordlet.api.encoding.base import Struct
-from koordlet.api.encoding.fields import doc, written
-from koordlet.api.meta import LabelSelector, ObjectMeta
+from koordlet.api.encoding.fields import doc
+from koordlet.api.meta import ApiObject, LabelSelector
 
 
 class ElasticQuotaSpec(Struct):
     """`spec` of an ElasticQuota."""
 
-    min: Annotated[ResourceList, doc("Guaranteed resources.")] = msgspec.field(default_factory=dict)
-    max: Annotated[ResourceList, doc("Upper bound, borrowed resources included.")] = msgspec.field(default_factory=dict)
+    min: Annotated[ResourceList, doc("Guaranteed resources.")] = {}
+    max: Annotated[ResourceList, doc("Upper bound, borrowed resources included.")] = {}
 
 
 class ElasticQuotaStatus(Struct):
     """`status` of an ElasticQuota."""
 
-    used: Annotated[ResourceList, doc("Resources in use.")] = msgspec.field(default_factory=dict)
+    used: Annotated[ResourceList, doc("Resources in use.")] = {}
 
 
-class ElasticQuota(Struct):
+class ElasticQuota(ApiObject, api_version="scheduling.sigs.k8s.io/v1alpha1"):
     """Guaranteed and maximum resources of a tenant."""
 
-    kind: str = written(lambda: "ElasticQuota")
-    api_version: str = written(lambda: "scheduling.sigs.k8s.io/v1alpha1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: Annotated[ElasticQuotaSpec, doc("Guarantee and upper bound.")] = msgspec.field(
         default_factory=ElasticQuotaSpec
     )
@@ -43,7 +40,7 @@ class ElasticQuotaProfileSpec(Struct):
     """`spec` of an ElasticQuotaProfile."""
 
     quota_name: Annotated[str, doc("ElasticQuota of the same namespace that is kept up to date.")]
-    quota_labels: Annotated[dict[str, str], doc("Labels copied onto the quota.")] = msgspec.field(default_factory=dict)
+    quota_labels: Annotated[dict[str, str], doc("Labels copied onto the quota.")] = {}
     resource_ratio: Annotated[str | None, doc("Factor on the totals, above 0 and up to 1; anything else is 1.")] = None
     node_selector: Annotated[LabelSelector, doc("Nodes whose allocatable resources are summed.")]
 
@@ -52,12 +49,9 @@ class ElasticQuotaProfileStatus(Struct):
     """Empty."""
 
 
-class ElasticQuotaProfile(Struct):
+class ElasticQuotaProfile(ApiObject, api_version="quota.koordinator.sh/v1alpha1"):
     """A quota kept equal to the resources of some nodes."""
 
-    kind: str = written(lambda: "ElasticQuotaProfile")
-    api_version: str = written(lambda: "quota.koordinator.sh/v1alpha1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: Annotated[ElasticQuotaProfileSpec, doc("Selected nodes, and the quota.")]
     status: Annotated[ElasticQuotaProfileStatus, doc("Empty.")] = msgspec.field(
         default_factory=ElasticQuotaProfileStatus

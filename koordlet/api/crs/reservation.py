@@ -10,9 +10,9 @@ import msgspec
 
 from koordlet.api.core.pod import PodTemplateSpec, ResourceList
 from koordlet.api.encoding.base import Struct
-from koordlet.api.encoding.fields import doc, written
+from koordlet.api.encoding.fields import doc
 from koordlet.api.encoding.wire import Duration, Time
-from koordlet.api.meta import LabelSelector, ObjectMeta, ObjectReference
+from koordlet.api.meta import ApiObject, LabelSelector, ObjectReference
 
 PENDING = "Pending"
 AVAILABLE = "Available"
@@ -93,9 +93,7 @@ class ReservationSpec(Struct):
         ),
     ] = ""
     unschedulable: Annotated[bool, doc("Whether new owners are rejected.")] = False
-    taints: Annotated[list[ReservationTaint], doc("Taints that owners must tolerate.")] = msgspec.field(
-        default_factory=list
-    )
+    taints: Annotated[list[ReservationTaint], doc("Taints that owners must tolerate.")] = []
 
 
 class ReservationCondition(Struct):
@@ -113,21 +111,16 @@ class ReservationStatus(Struct):
     """`status` of a Reservation."""
 
     phase: Annotated[str, doc("Pending, Available, Succeeded, Waiting or Failed.", default="Pending")] = ""
-    conditions: Annotated[list[ReservationCondition], doc("Conditions of the reservation.")] = msgspec.field(
-        default_factory=list
-    )
-    current_owners: Annotated[list[ObjectReference], doc("Pods that consume it.")] = msgspec.field(default_factory=list)
+    conditions: Annotated[list[ReservationCondition], doc("Conditions of the reservation.")] = []
+    current_owners: Annotated[list[ObjectReference], doc("Pods that consume it.")] = []
     node_name: Annotated[str, doc("Node of the reservation.")] = ""
-    allocatable: Annotated[ResourceList, doc("Reserved resources.")] = msgspec.field(default_factory=dict)
-    allocated: Annotated[ResourceList, doc("Resources consumed by owners.")] = msgspec.field(default_factory=dict)
+    allocatable: Annotated[ResourceList, doc("Reserved resources.")] = {}
+    allocated: Annotated[ResourceList, doc("Resources consumed by owners.")] = {}
 
 
-class Reservation(Struct):
+class Reservation(ApiObject, api_version="scheduling.koordinator.sh/v1alpha1"):
     """Resources of a node, reserved for future pods."""
 
-    kind: str = written(lambda: "Reservation")
-    api_version: str = written(lambda: "scheduling.koordinator.sh/v1alpha1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: Annotated[ReservationSpec, doc("Resources to reserve, their owners, the time to live.")]
     status: Annotated[ReservationStatus, doc("State of the reservation.")] = msgspec.field(
         default_factory=ReservationStatus

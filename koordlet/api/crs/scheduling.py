@@ -8,6 +8,7 @@ from koordlet.api.crs.device import (
     VirtualFunction,
     VirtualFunctionGroup,
 )
+from koordlet.api.crs.drain import DrainNode, DrainNodeGroup
 from koordlet.api.crs.explanation import ScheduleExplanation
 from koordlet.api.crs.migration import PodMigrationJob, PodMigrationJobCondition, PodMigrationJobSpec
 from koordlet.api.crs.networktopology import ClusterNetworkTopology
@@ -20,6 +21,8 @@ __all__ = [
     "DeviceInfo",
     "DeviceSpec",
     "DeviceTopology",
+    "DrainNode",
+    "DrainNodeGroup",
     "PodGroup",
     "PodMigrationJob",
     "PodMigrationJobCondition",

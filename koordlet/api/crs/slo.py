@@ -25,8 +25,8 @@ from koordlet.api.crs.nodemetric import (
     ResourceMap,
 )
 from koordlet.api.encoding.base import Struct
-from koordlet.api.encoding.fields import doc, written
-from koordlet.api.meta import ObjectMeta
+from koordlet.api.encoding.fields import doc
+from koordlet.api.meta import ApiObject
 from koordlet.api.sloconfig import (
     CPUBurstStrategy,
     HostApplicationSpec,
@@ -72,19 +72,16 @@ class NodeSLOSpec(Struct):
     ] = None
     host_applications: Annotated[
         list[HostApplicationSpec], doc("Applications outside Kubernetes that koordlet manages.")
-    ] = msgspec.field(default_factory=list)
+    ] = []
 
 
 class NodeSLOStatus(Struct):
     """Empty."""
 
 
-class NodeSLO(Struct):
+class NodeSLO(ApiObject, api_version="slo.koordinator.sh/v1alpha1"):
     """The QoS policy of a node; the object is named like the node."""
 
-    kind: str = written(lambda: "NodeSLO")
-    api_version: str = written(lambda: "slo.koordinator.sh/v1alpha1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: Annotated[NodeSLOSpec, doc("Strategies for the node; set by the manager.")] = msgspec.field(
         default_factory=NodeSLOSpec
     )

@@ -7,12 +7,10 @@ written (spec 01 §3.11).
 
 from typing import Annotated
 
-import msgspec
-
 from koordlet.api.encoding.base import Struct
 from koordlet.api.encoding.fields import doc, written
 from koordlet.api.encoding.quantity import Quantity
-from koordlet.api.meta import ObjectMeta
+from koordlet.api.meta import ApiObject
 
 
 class CostInfo(Struct):
@@ -44,29 +42,21 @@ class Zone(Struct):
     name: Annotated[str, doc("Name of the zone.")]
     type: Annotated[str, doc("Type of the zone.")]
     parent: Annotated[str, doc("Zone that contains this one.")] = ""
-    costs: Annotated[list[CostInfo], doc("Costs of reaching other zones.")] = msgspec.field(default_factory=list)
-    attributes: Annotated[list[AttributeInfo], doc("Attributes of the zone.")] = msgspec.field(default_factory=list)
-    resources: Annotated[list[ResourceInfo], doc("Resources of the zone.")] = msgspec.field(default_factory=list)
+    costs: Annotated[list[CostInfo], doc("Costs of reaching other zones.")] = []
+    attributes: Annotated[list[AttributeInfo], doc("Attributes of the zone.")] = []
+    resources: Annotated[list[ResourceInfo], doc("Resources of the zone.")] = []
 
 
-class NodeResourceTopology(Struct):
+class NodeResourceTopology(ApiObject, api_version="topology.node.k8s.io/v1alpha1"):
     """NUMA zones of a node (v1alpha1)."""
 
-    kind: str = written(lambda: "NodeResourceTopology")
-    api_version: str = written(lambda: "topology.node.k8s.io/v1alpha1")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     topology_policies: Annotated[list[str], doc("Topology policies of the kubelet.", required=True)] = written(list)
     zones: Annotated[list[Zone], doc("Zones of the node.")]
 
 
-class NodeResourceTopologyV1Alpha2(Struct):
+class NodeResourceTopologyV1Alpha2(ApiObject, api_version="topology.node.k8s.io/v1alpha2", kind="NodeResourceTopology"):
     """NUMA zones of a node (v1alpha2)."""
 
-    kind: str = written(lambda: "NodeResourceTopology")
-    api_version: str = written(lambda: "topology.node.k8s.io/v1alpha2")
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
-    topology_policies: Annotated[list[str], doc("Deprecated: topology policies of the kubelet.")] = msgspec.field(
-        default_factory=list
-    )
+    topology_policies: Annotated[list[str], doc("Deprecated: topology policies of the kubelet.")] = []
     zones: Annotated[list[Zone], doc("Zones of the node.")]
-    attributes: Annotated[list[AttributeInfo], doc("Attributes of the node.")] = msgspec.field(default_factory=list)
+    attributes: Annotated[list[AttributeInfo], doc("Attributes of the node.")] = []

@@ -16,23 +16,37 @@ from typing import Any, dataclass_transform
 import msgspec
 
 
-class _KeywordOnly(msgspec.StructMeta):
-    """Sets `kw_only`, which msgspec does not inherit; wire structs have too many fields for positional arguments."""
+class _WireMeta(msgspec.StructMeta):
+    """Sets `kw_only`, which msgspec does not inherit (wire structs have too many fields for positional arguments), and
+    the type of an `ApiObject`."""
 
-    def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **config: Any) -> type:
+    def __new__(
+        mcls,
+        name: str,
+        bases: tuple[type, ...],
+        namespace: dict[str, Any],
+        *,
+        api_version: str = "",
+        kind: str = "",
+        **config: Any,
+    ) -> type:
         config.setdefault("kw_only", True)
+        if api_version:
+            namespace["__annotations__"] = {"kind": str, "api_version": str, **namespace.get("__annotations__", {})}
+            namespace["kind"] = msgspec.field(default_factory=lambda: kind or name)
+            namespace["api_version"] = msgspec.field(default_factory=lambda: api_version)
         return super().__new__(mcls, name, bases, namespace, **config)
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(msgspec.field,))
-class Struct(msgspec.Struct, metaclass=_KeywordOnly, omit_defaults=True, rename="camel", forbid_unknown_fields=False):
+class Struct(msgspec.Struct, metaclass=_WireMeta, omit_defaults=True, rename="camel", forbid_unknown_fields=False):
     """A mutable JSON object."""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(msgspec.field,))
 class Frozen(
     msgspec.Struct,
-    metaclass=_KeywordOnly,
+    metaclass=_WireMeta,
     frozen=True,
     omit_defaults=True,
     rename="camel",

@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions of the thirteen kinds, generated from their structs.
+"""CustomResourceDefinitions of the custom kinds, generated from their structs.
 
     python -m koordlet.api.encoding.crdgen --out deploy/crds           write the manifests
     python -m koordlet.api.encoding.crdgen --out deploy/crds --check   exit 1 if they differ from the structs
@@ -55,6 +55,14 @@ PRINTER_COLUMNS: dict[str, tuple[Column, ...]] = {
         _AGE,
         ("Min-Mem", "string", ".spec.min.memory", WIDE),
     ),
+    "Queue": (("Policy", "string", ".spec.queuePolicy"), ("Priority", "integer", ".spec.priority"), _AGE),
+    "QueueUnit": (
+        ("Queue", "string", ".spec.queue"),
+        ("Phase", "string", ".status.phase"),
+        ("Quota", "string", ".status.quota"),
+        _AGE,
+        ("Message", "string", ".status.message", WIDE),
+    ),
     "PodGroup": (
         ("Phase", "string", ".status.phase"),
         ("MinMember", "integer", ".spec.minMember"),
@@ -99,6 +107,26 @@ PRINTER_COLUMNS: dict[str, tuple[Column, ...]] = {
         ("Pod", "string", ".spec.podRef.name"),
         ("NewPod", "string", ".status.podRef.name"),
         ("TTL", "string", ".spec.ttl"),
+    ),
+    "DrainNode": (
+        ("Node", "string", ".spec.nodeName"),
+        ("Phase", "string", ".status.phase"),
+        ("Confirm", "string", ".spec.confirmState"),
+        ("Moved", "integer", ".status.podMigrationSummary.Succeed"),
+        ("Moving", "integer", ".status.podMigrationSummary.Migrating"),
+        ("Planned", "integer", ".status.podMigrationSummary.Available"),
+        ("Unmigratable", "integer", ".status.podMigrationSummary.Unmigratable"),
+        _AGE,
+        ("Message", "string", ".status.message", 1),
+    ),
+    "DrainNodeGroup": (
+        ("Phase", "string", ".status.phase"),
+        ("Total", "integer", ".status.total"),
+        ("Available", "integer", ".status.available"),
+        ("Running", "integer", ".status.running"),
+        ("Succeeded", "integer", ".status.succeeded"),
+        ("Failed", "integer", ".status.failed"),
+        _AGE,
     ),
     "Recommendation": (
         _AGE,

@@ -18,7 +18,7 @@ MAX_CHARS: Final = 4 << 20
 
 
 class RememberedTexts(Generic[T]):
-    """Calls `parse` for texts that it does not remember. The result is shared between callers, so it must not be
+    """Calls `parse` for texts that are not cached. The result is shared between callers, so it must not be
     modified. Exceptions of the types in `errors` are remembered and raised again."""
 
     def __init__(

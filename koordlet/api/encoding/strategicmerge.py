@@ -184,13 +184,13 @@ def _ordered(items: list[Any], original: list[Any], order: list[Any], merge_key:
     rank = {identity(item): at for at, item in reversed(list(enumerate(order)))}
     was = {identity(item): at for at, item in reversed(list(enumerate(original)))}
     named = deque(sorted((item for item in items if identity(item) in rank), key=lambda item: rank[identity(item)]))
-    others = deque(item for item in items if identity(item) not in rank)
+    unnamed = deque(item for item in items if identity(item) not in rank)
     result: list[Any] = []
-    while named and others:
-        left, right = was.get(identity(named[0])), was.get(identity(others[0]))
+    while named and unnamed:
+        left, right = was.get(identity(named[0])), was.get(identity(unnamed[0]))
         take_other = left is not None and right is not None and right < left
-        result.append(others.popleft() if take_other else named.popleft())
-    return [*result, *named, *others]
+        result.append(unnamed.popleft() if take_other else named.popleft())
+    return [*result, *named, *unnamed]
 
 
 def _list(value: Any, where: str) -> list[Any]:

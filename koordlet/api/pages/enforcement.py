@@ -18,9 +18,7 @@ class SettingState(Struct):
     setting: Annotated[str, doc("Cgroup directory and file, or a file of the node.")] = written(str)
     value: Annotated[int | str, doc("Desired value, in cgroup v1 terms; -1 is unlimited.")] = written(str)
     owner: Annotated[str, doc("The strategy whose value is used.")] = written(str)
-    overruled: Annotated[list[str], doc("Strategies that requested another value.")] = msgspec.field(
-        default_factory=list
-    )
+    overruled: Annotated[list[str], doc("Strategies that requested another value.")] = []
     was: Annotated[int | str | None, doc("Original value; absent if it was never changed.")] = None
     problem: Annotated[str, doc("Why it does not have the desired value; empty if it does.")] = ""
 
@@ -28,8 +26,8 @@ class SettingState(Struct):
 class RuleState(Struct):
     """The precedence of strategies that request the same setting."""
 
-    resources: Annotated[list[str], doc("Files that the rule applies to.")] = msgspec.field(default_factory=list)
-    owners: Annotated[list[str], doc("Strategies; the first takes precedence.")] = msgspec.field(default_factory=list)
+    resources: Annotated[list[str], doc("Files that the rule applies to.")] = []
+    owners: Annotated[list[str], doc("Strategies; the first takes precedence.")] = []
     why: Annotated[str, doc("The reason.")] = ""
 
 
@@ -44,20 +42,14 @@ class Equivalent(Struct):
 class Enforcement(Struct):
     """The page."""
 
-    strategies: Annotated[dict[str, str], doc("Strategy -> description of its last decision.")] = msgspec.field(
-        default_factory=dict
-    )
-    rules: list[RuleState] = msgspec.field(default_factory=list)
-    settings: list[SettingState] = msgspec.field(default_factory=list)
-    stuck: Annotated[dict[str, str], doc("Settings that could not be restored -> reason.")] = msgspec.field(
-        default_factory=dict
-    )
+    strategies: Annotated[dict[str, str], doc("Strategy -> description of its last decision.")] = {}
+    rules: list[RuleState] = []
+    settings: list[SettingState] = []
+    stuck: Annotated[dict[str, str], doc("Settings that could not be restored -> reason.")] = {}
     held_back: Annotated[
         list[ThrottledPodReport], doc("Best-effort pods that are throttled because they delay latency-sensitive pods.")
-    ] = msgspec.field(default_factory=list)
+    ] = []
     node_slo: Annotated[dict[str, str], doc("Fields of NodeSLO that are not applied -> reason.")] = msgspec.field(
         default_factory=dict, name="nodeSLO"
     )
-    equivalents: Annotated[list[Equivalent], doc("Implementations of NodeSLO fields on this kernel.")] = msgspec.field(
-        default_factory=list
-    )
+    equivalents: Annotated[list[Equivalent], doc("Implementations of NodeSLO fields on this kernel.")] = []

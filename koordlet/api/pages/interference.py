@@ -58,11 +58,9 @@ class VerdictReport(Struct):
     severity: Annotated[str, doc("low, medium or high.")] = ""
     action: Annotated[str, doc("Recommended next step, one word.")] = ""
     advice: Annotated[str, doc("The recommended step as a sentence.")] = ""
-    signals: list[SignalReport] = msgspec.field(default_factory=list)
-    culprits: Annotated[list[CulpritReport], doc("Largest share first.")] = msgspec.field(default_factory=list)
-    parts: Annotated[dict[str, float], doc("Self-inflicted delay by kind, seconds per second.")] = msgspec.field(
-        default_factory=dict
-    )
+    signals: list[SignalReport] = []
+    culprits: Annotated[list[CulpritReport], doc("Largest share first.")] = []
+    parts: Annotated[dict[str, float], doc("Self-inflicted delay by kind, seconds per second.")] = {}
 
 
 class Brief(Struct):
@@ -87,9 +85,7 @@ class SeriesReport(Struct):
     cause: str = ""
     usual: Annotated[float | None, doc("95th percentile while quiet.")] = None
     state: str = ""
-    values: Annotated[list[float], doc("Largest value of each step, oldest first.")] = msgspec.field(
-        default_factory=list
-    )
+    values: Annotated[list[float], doc("Largest value of each step, oldest first.")] = []
 
 
 class StateChangeReport(Struct):
@@ -105,11 +101,9 @@ class ContainerInterferenceReport(Struct):
 
     name: str = ""
     id: str = ""
-    series: list[SeriesReport] = msgspec.field(default_factory=list)
-    verdicts: Annotated[list[VerdictReport], doc("Verdicts that are not quiet now.")] = msgspec.field(
-        default_factory=list
-    )
-    changes: Annotated[list[StateChangeReport], doc("Oldest first, bounded.")] = msgspec.field(default_factory=list)
+    series: list[SeriesReport] = []
+    verdicts: Annotated[list[VerdictReport], doc("Verdicts that are not quiet now.")] = []
+    changes: Annotated[list[StateChangeReport], doc("Oldest first, bounded.")] = []
     hypervisor: Annotated[float, doc("Share of its time lost to hypervisor steal, 0 to 1.")] = written(float)
 
 
@@ -141,34 +135,20 @@ class PodInterferenceReport(Struct):
     node: str = ""
     at: Annotated[float, doc("Unix time of the last evaluation.")] = written(float)
     step: Annotated[float, doc("Seconds of one value of a series.")] = written(float)
-    sources: Annotated[dict[str, str], doc("Resource -> where its evidence comes from.")] = msgspec.field(
-        default_factory=dict
-    )
-    missing: Annotated[dict[str, str], doc("Resource -> reason why there is no evidence.")] = msgspec.field(
-        default_factory=dict
-    )
-    containers: list[ContainerInterferenceReport] = msgspec.field(default_factory=list)
-    held_back: Annotated[list[ThrottledPodReport], doc("How this pod is throttled because it delays others.")] = (
-        msgspec.field(default_factory=list)
-    )
-    held_back_for: Annotated[list[ThrottledPodReport], doc("Pods that are throttled because they delay this pod.")] = (
-        msgspec.field(default_factory=list)
-    )
+    sources: Annotated[dict[str, str], doc("Resource -> where its evidence comes from.")] = {}
+    missing: Annotated[dict[str, str], doc("Resource -> reason why there is no evidence.")] = {}
+    containers: list[ContainerInterferenceReport] = []
+    held_back: Annotated[list[ThrottledPodReport], doc("How this pod is throttled because it delays others.")] = []
+    held_back_for: Annotated[list[ThrottledPodReport], doc("Pods that are throttled because they delay this pod.")] = []
 
 
 class NodeInterference(Struct):
     """Summary of the node: number of victims and the main culprits."""
 
     hurt_pods: Annotated[int, doc("Number of pods that co-located pods delay.")] = written(int)
-    interfered: Annotated[dict[str, int], doc("Resource -> number of containers delayed by co-located pods.")] = (
-        msgspec.field(default_factory=dict)
-    )
-    self_inflicted: Annotated[dict[str, int], doc("Resource -> number of containers that delay themselves.")] = (
-        msgspec.field(default_factory=dict)
-    )
-    worst_culprits: Annotated[list[CulpritReport], doc("By seconds lost on the whole node, largest first.")] = (
-        msgspec.field(default_factory=list)
-    )
+    interfered: Annotated[dict[str, int], doc("Resource -> number of containers delayed by co-located pods.")] = {}
+    self_inflicted: Annotated[dict[str, int], doc("Resource -> number of containers that delay themselves.")] = {}
+    worst_culprits: Annotated[list[CulpritReport], doc("By seconds lost on the whole node, largest first.")] = []
 
 
 class NodeInterferenceReport(Struct):
@@ -178,4 +158,4 @@ class NodeInterferenceReport(Struct):
     at: float = written(float)
     enabled: bool = written(bool)
     summary: NodeInterference = msgspec.field(default_factory=NodeInterference)
-    verdicts: dict[str, list[Brief]] = msgspec.field(default_factory=dict)
+    verdicts: dict[str, list[Brief]] = {}

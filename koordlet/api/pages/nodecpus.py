@@ -20,14 +20,14 @@ class PageCPU(Struct):
 class PageCPUTopology(Struct):
     """All CPUs, by id."""
 
-    cpu_details: dict[str, PageCPU] = msgspec.field(default_factory=dict)
+    cpu_details: dict[str, PageCPU] = {}
 
 
 class PageZone(Struct):
     """Amounts of a NUMA zone, as Kubernetes writes them."""
 
     node: int
-    resources: dict[str, str] = msgspec.field(default_factory=dict)
+    resources: dict[str, str] = {}
 
 
 class PageCPUPod(Struct):
@@ -37,7 +37,7 @@ class PageCPUPod(Struct):
     name: str
     cpuset: str = ""
     cpu_exclusive_policy: str = ""
-    numa_node_resources: list[PageZone] = msgspec.field(default_factory=list)
+    numa_node_resources: list[PageZone] = []
 
 
 class NodeCPUPage(Struct):
@@ -48,7 +48,7 @@ class NodeCPUPage(Struct):
     reserved_cpus: str = msgspec.field(default="", name="reservedCPUs")
     policy: str = ""
     numa_topology_policy: str = ""
-    numa_node_resources: list[PageZone] = msgspec.field(default_factory=list)
+    numa_node_resources: list[PageZone] = []
     remaining: dict[str, dict[str, str]] = msgspec.field(default_factory=dict, name="remainingNUMANodeResources")
     available_cpus: str = msgspec.field(default="", name="availableCPUs")
-    allocated_pods: dict[str, PageCPUPod] = msgspec.field(default_factory=dict)
+    allocated_pods: dict[str, PageCPUPod] = {}

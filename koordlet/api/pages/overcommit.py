@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-import msgspec
-
 from koordlet.api import names
 from koordlet.api.annotations._base import Annotation
 from koordlet.api.encoding.base import Frozen
@@ -79,11 +77,9 @@ class OvercommitExplanation(Frozen):
     message: str = written(str)
     at: Annotated[Time | None, doc("Time of the calculation.")] = None
     reported: Annotated[Time | None, doc("Time of the NodeMetric it is based on.")] = None
-    batch: Annotated[dict[str, BatchTerms], doc("By resource: cpu, memory.")] = msgspec.field(default_factory=dict)
-    mid: Annotated[dict[str, MidTerms], doc("By resource: cpu, memory.")] = msgspec.field(default_factory=dict)
-    hold: Annotated[dict[str, Hold], doc("By resource, where interference was reported.")] = msgspec.field(
-        default_factory=dict
-    )
+    batch: Annotated[dict[str, BatchTerms], doc("By resource: cpu, memory.")] = {}
+    mid: Annotated[dict[str, MidTerms], doc("By resource: cpu, memory.")] = {}
+    hold: Annotated[dict[str, Hold], doc("By resource, where interference was reported.")] = {}
 
 
 OVERCOMMIT: Final[Annotation[OvercommitExplanation]] = Annotation(names.ANNOTATION_OVERCOMMIT, OvercommitExplanation)

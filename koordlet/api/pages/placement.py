@@ -3,8 +3,6 @@
 koord-scheduler serves it as JSON under /apis/v1/explain/{namespace}/{pod}.
 """
 
-import msgspec
-
 from koordlet.api.encoding.base import Struct
 
 
@@ -15,9 +13,9 @@ class RejectedNodes(Struct):
     reason: str
     preemption_might_help: bool
     count: int
-    nodes: list[str] = msgspec.field(default_factory=list)
+    nodes: list[str] = []
     """the first few, ascending"""
-    details: list[str] = msgspec.field(default_factory=list)
+    details: list[str] = []
     """of the first node, from the plugin"""
 
 
@@ -26,7 +24,7 @@ class ScoredNode(Struct):
 
     node: str
     total: int
-    scores: dict[str, int] = msgspec.field(default_factory=dict)
+    scores: dict[str, int] = {}
 
 
 class ConsideredReservation(Struct):
@@ -52,15 +50,15 @@ class PodPlacement(Struct):
     nominated: str = ""
     attempts: int = 0
     gated_by: str = ""
-    rejected_by: list[str] = msgspec.field(default_factory=list)
+    rejected_by: list[str] = []
     """plugins whose events cause a retry"""
     message: str = ""
     """why no node is feasible now; empty if one is"""
     nodes: int = 0
     feasible: int = 0
-    refused: list[RejectedNodes] = msgspec.field(default_factory=list)
+    refused: list[RejectedNodes] = []
     """most nodes first"""
-    reservations: list[ConsideredReservation] = msgspec.field(default_factory=list)
+    reservations: list[ConsideredReservation] = []
     """the first few, those that fit first"""
-    scored: list[ScoredNode] = msgspec.field(default_factory=list)
+    scored: list[ScoredNode] = []
     """the nodes with the highest scores in descending order, and the pod's own node"""

@@ -6,8 +6,6 @@ pressure, a probe that is not loaded provides no latency.
 
 from typing import Annotated
 
-import msgspec
-
 from koordlet.api.encoding.base import Struct
 from koordlet.api.encoding.fields import doc, written
 from koordlet.api.pages.interference import Brief
@@ -48,7 +46,7 @@ class SchedLatency(Struct):
     wait: Annotated[float, doc("Time that tasks waited for a CPU used by others, seconds per second.")] = written(float)
     throttled: Annotated[float, doc("Time that tasks waited for quota, seconds per second.")] = written(float)
     count: Annotated[int, doc("Waits that ended in the window.")] = written(int)
-    culprits: Annotated[list[TopCulprit], doc("Largest first.")] = msgspec.field(default_factory=list)
+    culprits: Annotated[list[TopCulprit], doc("Largest first.")] = []
 
 
 class TopRow(Struct):
@@ -66,7 +64,7 @@ class TopRow(Struct):
     throttled: Annotated[float | None, doc("Share of CFS periods in which quota ran out, 0 to 1.")] = None
     pressure: TopPressure | None = None
     sched: SchedLatency | None = None
-    verdicts: Annotated[list[Brief], doc("Current verdicts, most severe first.")] = msgspec.field(default_factory=list)
+    verdicts: Annotated[list[Brief], doc("Current verdicts, most severe first.")] = []
 
 
 class FeatureState(Struct):
@@ -90,8 +88,6 @@ class Top(Struct):
     system_cpu: Annotated[float | None, doc("Cores used outside pods and host applications.")] = None
     system_memory: Annotated[float | None, doc("Bytes used outside pods and host applications.")] = None
     window: Annotated[float, doc("Seconds that latency figures cover.")] = written(float)
-    probes: list[FeatureState] = msgspec.field(default_factory=list)
-    conditions: Annotated[list[FeatureState], doc("Degraded features, with reasons.")] = msgspec.field(
-        default_factory=list
-    )
-    rows: list[TopRow] = msgspec.field(default_factory=list)
+    probes: list[FeatureState] = []
+    conditions: Annotated[list[FeatureState], doc("Degraded features, with reasons.")] = []
+    rows: list[TopRow] = []

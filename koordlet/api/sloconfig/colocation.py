@@ -34,7 +34,7 @@ USAGE_WITH_PAGE_CACHE: Final = "usageWithPageCache"
 class AggregatePolicy(Frozen):
     """The windows of reported usage percentiles."""
 
-    durations: Annotated[list[Duration], doc("Lengths of the windows.")] = msgspec.field(default_factory=list)
+    durations: Annotated[list[Duration], doc("Lengths of the windows.")] = []
 
 
 class PredictSettings(Frozen):
@@ -94,9 +94,7 @@ class ColocationStrategy(Frozen):
     batch_memory_threshold_percent: Annotated[
         int | None, doc("Highest share of the node's memory for batch pods; may exceed 100.")
     ] = None
-    extensions: Annotated[JSONObject, doc("Settings of plug-ins by name.", preserve=True)] = msgspec.field(
-        default_factory=dict
-    )
+    extensions: Annotated[JSONObject, doc("Settings of plug-ins by name.", preserve=True)] = {}
 
 
 class NodeColocationConfig(ColocationStrategy):
@@ -109,7 +107,7 @@ class NodeColocationConfig(ColocationStrategy):
 class ColocationConfig(ColocationStrategy):
     """The whole document of key `colocation-config`."""
 
-    node_configs: list[NodeColocationConfig] = msgspec.field(default_factory=list)
+    node_configs: list[NodeColocationConfig] = []
 
 
 DEFAULT: Final = ColocationStrategy(

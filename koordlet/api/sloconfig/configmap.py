@@ -17,7 +17,7 @@ import msgspec
 from koordlet.api import names
 from koordlet.api.encoding.quantity import Quantity, QuantityError
 from koordlet.api.encoding.wire import WireError, decode
-from koordlet.api.sloconfig import colocation, defaults, documents, normalization
+from koordlet.api.sloconfig import colocation, defaults, documents, normalization, profile
 from koordlet.api.sloconfig.colocation import ColocationConfig, ColocationStrategy
 from koordlet.api.sloconfig.merge import MergedStrategies, NodeStrategy
 from koordlet.api.sloconfig.node import CPUBurstStrategy, HostApplicationSpec, SystemStrategy
@@ -27,6 +27,7 @@ from koordlet.api.sloconfig.normalization import (
     ResourceAmplificationConfig,
     ResourceAmplificationStrategy,
 )
+from koordlet.api.sloconfig.profile import KOORDINATOR, PROFILES, ProfileStrategies
 from koordlet.api.sloconfig.resourceqos import ResourceQOSStrategy
 from koordlet.api.sloconfig.threshold import ResourceThresholdStrategy
 
@@ -59,6 +60,8 @@ class SLOConfig:
     host_applications: MergedStrategies[tuple[HostApplicationSpec, ...]] | None = None
     normalization: MergedStrategies[CPUNormalizationStrategy] | None = None
     amplification: MergedStrategies[ResourceAmplificationStrategy] | None = None
+    profile: str = KOORDINATOR
+    """a name of `profile.PROFILES`"""
 
     @property
     def node_slo_available(self) -> bool:
@@ -88,20 +91,30 @@ def load(previous: SLOConfig, data: Mapping[str, str] | None) -> tuple[SLOConfig
     if data is None:
         return (replace(DEFAULTS, colocation_error=True) if previous == UNREAD else previous), ()
     problems: list[ConfigProblem] = []
+    name = _load_profile(previous, data, problems)
     merged, error = _load_colocation(previous, data, problems)
-    result = replace(previous, colocation=merged, colocation_error=error)
+    result = replace(previous, colocation=merged, colocation_error=error, profile=name)
     for key in _KEYS:
         # NodeSLO keys start with their defaults, so that an invalid key does not block the others.
         last = getattr(previous, key.field)
-        fallback = last if last is not None else key.fallback
+        default = key.default(PROFILES[name])
+        fallback = last if last is not None else default if key.starts_available else None
         try:
-            value = key.merge(decode(data[key.key], key.type)) if key.key in data else key.default
+            value = key.merge(decode(data[key.key], key.type), PROFILES[name]) if key.key in data else default
         except WireError as wire_error:
             problems.append(ConfigProblem(key.key, key.event, str(wire_error)))
             value = fallback
         changed: dict[str, Any] = {key.field: value}
         result = replace(result, **changed)
     return result, tuple(problems)
+
+
+def _load_profile(previous: SLOConfig, data: Mapping[str, str], problems: list[ConfigProblem]) -> str:
+    try:
+        return profile.selected(data)
+    except WireError as error:
+        problems.append(ConfigProblem(profile.PROFILE_KEY, EVENT_SLO, str(error)))
+        return previous.profile
 
 
 def _load_colocation(
@@ -123,15 +136,24 @@ def _load_colocation(
     return merged, False
 
 
-def _strategies(base: msgspec.Struct) -> Callable[[Any], MergedStrategies[Any]]:
-    return lambda doc: MergedStrategies.build(base, doc.cluster_strategy, doc.node_strategies)
+_Merge = Callable[[Any, ProfileStrategies], MergedStrategies[Any]]
 
 
-def _inline(base: msgspec.Struct) -> Callable[[Any], MergedStrategies[Any]]:
-    return lambda doc: MergedStrategies.build(base, doc, doc.node_configs)
+def _strategies(base: msgspec.Struct) -> _Merge:
+    return lambda doc, _: MergedStrategies.build(base, doc.cluster_strategy, doc.node_strategies)
 
 
-def _applications(doc: documents.HostApplicationConfig) -> MergedStrategies[tuple[HostApplicationSpec, ...]]:
+def _of_profile(base: Callable[[ProfileStrategies], msgspec.Struct]) -> _Merge:
+    return lambda doc, chosen: MergedStrategies.build(base(chosen), doc.cluster_strategy, doc.node_strategies)
+
+
+def _inline(base: msgspec.Struct) -> _Merge:
+    return lambda doc, _: MergedStrategies.build(base, doc, doc.node_configs)
+
+
+def _applications(
+    doc: documents.HostApplicationConfig, _: ProfileStrategies
+) -> MergedStrategies[tuple[HostApplicationSpec, ...]]:
     entries = (NodeStrategy(e.name, e.node_selector, tuple(e.applications)) for e in doc.node_configs)
     return MergedStrategies(tuple(doc.applications), tuple(entries))
 
@@ -141,22 +163,19 @@ class _Key:
     key: str
     field: str
     type: type[msgspec.Struct]
-    merge: Callable[[Any], MergedStrategies[Any]]
+    merge: _Merge
     event: str = EVENT_SLO
     starts_available: bool = True
 
-    @property
-    def default(self) -> object:
-        return getattr(DEFAULTS, self.field)
-
-    @property
-    def fallback(self) -> object:
-        return self.default if self.starts_available else None
+    def default(self, chosen: ProfileStrategies) -> object:
+        """The strategies without the key."""
+        base: msgspec.Struct | None = getattr(chosen, self.field, None)
+        return getattr(DEFAULTS, self.field) if base is None else MergedStrategies(base)
 
 
 _KEYS: Final = (
-    _Key(documents.THRESHOLD_KEY, "threshold", documents.ThresholdConfig, _strategies(defaults.THRESHOLD)),
-    _Key(documents.QOS_KEY, "qos", documents.QOSConfig, _strategies(defaults.MANAGER_QOS)),
+    _Key(documents.THRESHOLD_KEY, "threshold", documents.ThresholdConfig, _of_profile(lambda chosen: chosen.threshold)),
+    _Key(documents.QOS_KEY, "qos", documents.QOSConfig, _of_profile(lambda chosen: chosen.qos)),
     _Key(documents.CPU_BURST_KEY, "cpu_burst", documents.CPUBurstDocument, _strategies(defaults.CPU_BURST)),
     _Key(documents.SYSTEM_KEY, "system", documents.SystemConfigDocument, _strategies(defaults.SYSTEM)),
     _Key(documents.HOST_APPLICATION_KEY, "host_applications", documents.HostApplicationConfig, _applications),

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from koordlet.api.encoding.base import Frozen
 from koordlet.api.meta import LabelSelector
 from koordlet.api.sloconfig.node import CPUBurstStrategy, HostApplicationSpec, SystemStrategy
@@ -48,7 +46,7 @@ class ThresholdConfig(Frozen):
     """`resource-threshold-config`."""
 
     cluster_strategy: ResourceThresholdStrategy | None = None
-    node_strategies: list[NodeThresholdStrategy] = msgspec.field(default_factory=list)
+    node_strategies: list[NodeThresholdStrategy] = []
 
 
 class NodeQOSStrategy(ResourceQOSStrategy):
@@ -62,7 +60,7 @@ class QOSConfig(Frozen):
     """`resource-qos-config`."""
 
     cluster_strategy: ResourceQOSStrategy | None = None
-    node_strategies: list[NodeQOSStrategy] = msgspec.field(default_factory=list)
+    node_strategies: list[NodeQOSStrategy] = []
 
 
 class NodeCPUBurstStrategy(CPUBurstStrategy):
@@ -76,7 +74,7 @@ class CPUBurstDocument(Frozen):
     """`cpu-burst-config`."""
 
     cluster_strategy: CPUBurstStrategy | None = None
-    node_strategies: list[NodeCPUBurstStrategy] = msgspec.field(default_factory=list)
+    node_strategies: list[NodeCPUBurstStrategy] = []
 
 
 class NodeSystemStrategy(SystemStrategy):
@@ -90,7 +88,7 @@ class SystemConfigDocument(Frozen):
     """`system-config`."""
 
     cluster_strategy: SystemStrategy | None = None
-    node_strategies: list[NodeSystemStrategy] = msgspec.field(default_factory=list)
+    node_strategies: list[NodeSystemStrategy] = []
 
 
 class NodeHostApplications(Frozen):
@@ -98,11 +96,11 @@ class NodeHostApplications(Frozen):
 
     name: str = ""
     node_selector: LabelSelector | None = None
-    applications: list[HostApplicationSpec] = msgspec.field(default_factory=list)
+    applications: list[HostApplicationSpec] = []
 
 
 class HostApplicationConfig(Frozen):
     """`host-application-config`."""
 
-    applications: list[HostApplicationSpec] = msgspec.field(default_factory=list)
-    node_configs: list[NodeHostApplications] = msgspec.field(default_factory=list)
+    applications: list[HostApplicationSpec] = []
+    node_configs: list[NodeHostApplications] = []

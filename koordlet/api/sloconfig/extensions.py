@@ -1,6 +1,6 @@
 """Extension plug-ins: ConfigMap keys that become `NodeSLO.spec.extensions` (spec 01 §6.5.9).
 
-One plug-in is built in: `interference.PLUGIN`. When the ConfigMap changes, a plug-in parses it into its own
+One plug-in is built in: `profile.INTERFERENCE_PLUGIN`. When the ConfigMap changes, a plug-in parses it into its own
 configuration; per node it returns a key and a value. A failing plug-in is skipped and reported; the other plug-ins and
 unknown keys are not affected.
 """

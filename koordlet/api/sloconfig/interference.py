@@ -1,12 +1,12 @@
 """`interference-config` and `NodeSLO.spec.extensions.interferenceStrategy`: detection of interference.
 
-An addition to Koordinator, so it is one of the extensions: `PLUGIN` copies the ConfigMap key to every NodeSLO, and
-koordlet merges it over `DEFAULT`. Thresholds are per resource; the formula is in docs/interference.md.
+An addition to Koordinator, so it is one of the extensions: `InterferencePlugin` copies the ConfigMap key to every
+NodeSLO, and koordlet merges it over `DEFAULT`. Thresholds are per resource; the formula is in docs/interference.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -146,20 +146,25 @@ class InterferenceConfig(Frozen):
     """`interference-config`."""
 
     cluster_strategy: InterferenceStrategy | None = None
-    node_strategies: list[NodeInterferenceStrategy] = msgspec.field(default_factory=list)
+    node_strategies: list[NodeInterferenceStrategy] = []
 
 
 class InterferencePlugin:
-    """Copies `interference-config` to `NodeSLO.spec.extensions`. Without the key, NodeSLO has no such extension."""
+    """Copies `interference-config` to `NodeSLO.spec.extensions`, merged over `base`, which gets the ConfigMap's data.
+    Without the key and without a base, NodeSLO has no such extension."""
 
     name = "interference"
+
+    def __init__(self, base: Callable[[Mapping[str, str]], InterferenceStrategy | None] = lambda _: None) -> None:
+        self._base = base
 
     def merge(self, old: Mapping[str, Any], data: Mapping[str, str]) -> dict[str, Any]:
         """The configuration map with the merged strategies under the ConfigMap's key."""
         config = {key: value for key, value in old.items() if key != CONFIG_KEY}
-        if CONFIG_KEY not in data:
-            return config
         try:
+            base = self._base(data)
+            if CONFIG_KEY not in data:
+                return config if base is None else {**config, CONFIG_KEY: MergedStrategies(base)}
             document: InterferenceConfig = decode(data[CONFIG_KEY], InterferenceConfig, where=CONFIG_KEY)
         except WireError as error:
             raise ExtensionError(str(error)) from error
@@ -170,13 +175,12 @@ class InterferencePlugin:
             if reasons:
                 text = "; ".join(f"{where}.{path}: {reason}" for path, reason in reasons.items())
                 raise ExtensionError(f"{CONFIG_KEY}: {text}")
-        config[CONFIG_KEY] = MergedStrategies.build(DEFAULT, document.cluster_strategy, document.node_strategies)
+        config[CONFIG_KEY] = MergedStrategies.build(
+            DEFAULT if base is None else base, document.cluster_strategy, document.node_strategies
+        )
         return config
 
     def get(self, labels: Mapping[str, str], config: Mapping[str, Any]) -> tuple[str, Any]:
-        """The strategy of a node with these labels; None without the key."""
+        """The strategy of a node with these labels; None if it has none."""
         merged: MergedStrategies[InterferenceStrategy] | None = config.get(CONFIG_KEY)
         return EXTENSION_KEY, None if merged is None else to_builtins(merged.for_node(labels))
-
-
-PLUGIN: Final = InterferencePlugin()

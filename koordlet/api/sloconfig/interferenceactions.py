@@ -63,14 +63,14 @@ class InterferenceActionsConfig(Frozen):
     network: Annotated[InterferenceAction | None, doc("Traffic class of the culprit pod.")] = None
 
 
-def _action(policy: str, floor: int, interval: int) -> InterferenceAction:
+def _action(policy: str, floor: int, interval: int, release: int) -> InterferenceAction:
     return InterferenceAction(
         enable=False,
         policy=policy,
         step_percent=20,
         floor_percent=floor,
         interval_seconds=interval,
-        release_seconds=30,
+        release_seconds=release,
         evict_after_seconds=0,
     )
 
@@ -78,10 +78,10 @@ def _action(policy: str, floor: int, interval: int) -> InterferenceAction:
 DEFAULT: Final = InterferenceActionsConfig(
     min_confidence_percent=30,
     min_share_percent=20,
-    cpu=_action(QUOTA, 10, 3),
-    memory=_action(AUTO, 50, 5),
-    io=_action(WEIGHT, 10, 3),
-    network=_action(CLASS, 20, 3),
+    cpu=_action(QUOTA, 10, 3, 10),
+    memory=_action(AUTO, 50, 5, 30),
+    io=_action(WEIGHT, 10, 3, 30),
+    network=_action(CLASS, 20, 3, 30),
 )
 
 BOUNDS: Final = (

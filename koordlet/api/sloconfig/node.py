@@ -6,8 +6,6 @@
 
 from typing import Annotated, Final
 
-import msgspec
-
 from koordlet.api.encoding.base import Frozen
 from koordlet.api.encoding.fields import doc
 from koordlet.api.encoding.quantity import Quantity
@@ -56,9 +54,7 @@ class SystemStrategy(Frozen):
     memcg_reap_back_ground: Annotated[int | None, doc("1 reaps dead memory cgroups in the background.")] = None
     sched_group_identity_enabled: Annotated[int | None, doc("kernel.sched_group_identity_enabled.")] = None
     sched_idle_saver_wmark: Annotated[int | None, doc("kernel.sched_idle_saver_wmark in nanoseconds.")] = None
-    sched_features: Annotated[dict[str, bool], doc("Scheduler features of the kernel to switch on or off.")] = (
-        msgspec.field(default_factory=dict)
-    )
+    sched_features: Annotated[dict[str, bool], doc("Scheduler features of the kernel to switch on or off.")] = {}
     page_cache_limit_enabled: Annotated[int | None, doc("1 enables page cache limits.")] = None
     # Go always writes this field. Here absent means "inherit"; otherwise a node entry would reset it to 0.
     total_network_bandwidth: Annotated[Quantity | None, doc("Bandwidth of the node in bit/s, default 0.")] = None

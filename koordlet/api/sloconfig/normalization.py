@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Final
 
-import msgspec
-
 from koordlet.api.encoding.base import Frozen
 from koordlet.api.encoding.fields import doc
 from koordlet.api.meta import LabelSelector
@@ -37,7 +35,7 @@ class CPUNormalizationStrategy(Frozen):
 
     enable: Annotated[bool | None, doc("Whether cpu is normalized, default false.")] = None
     default_ratio: Annotated[float | None, doc("Ratio of models that are not listed.")] = None
-    ratio_model: Annotated[dict[str, ModelRatios], doc("Ratios by CPU model.")] = msgspec.field(default_factory=dict)
+    ratio_model: Annotated[dict[str, ModelRatios], doc("Ratios by CPU model.")] = {}
 
 
 class NodeCPUNormalizationConfig(CPUNormalizationStrategy):
@@ -50,16 +48,14 @@ class NodeCPUNormalizationConfig(CPUNormalizationStrategy):
 class CPUNormalizationConfig(CPUNormalizationStrategy):
     """The whole document of key `cpu-normalization-config`."""
 
-    node_configs: list[NodeCPUNormalizationConfig] = msgspec.field(default_factory=list)
+    node_configs: list[NodeCPUNormalizationConfig] = []
 
 
 class ResourceAmplificationStrategy(Frozen):
     """Whether and by how much a node's resources are amplified."""
 
     enable: Annotated[bool | None, doc("Whether resources are amplified, default false.")] = None
-    resource_amplification_ratio: Annotated[dict[str, float], doc("Ratios by resource name.")] = msgspec.field(
-        default_factory=dict
-    )
+    resource_amplification_ratio: Annotated[dict[str, float], doc("Ratios by resource name.")] = {}
 
 
 class NodeResourceAmplificationConfig(ResourceAmplificationStrategy):
@@ -72,7 +68,7 @@ class NodeResourceAmplificationConfig(ResourceAmplificationStrategy):
 class ResourceAmplificationConfig(ResourceAmplificationStrategy):
     """The whole document of key `resource-amplification-config`."""
 
-    node_configs: list[NodeResourceAmplificationConfig] = msgspec.field(default_factory=list)
+    node_configs: list[NodeResourceAmplificationConfig] = []
 
 
 DEFAULT_NORMALIZATION: Final = CPUNormalizationStrategy(enable=False)

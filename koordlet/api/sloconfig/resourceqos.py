@@ -137,14 +137,14 @@ class BlockConfig(Frozen):
 class PodBlkIOQOS(Frozen):
     """Block I/O of one pod (annotation `koordinator.sh/blkioQOS`)."""
 
-    blocks: Annotated[list[BlockConfig], doc("Settings per device.")] = msgspec.field(default_factory=list)
+    blocks: Annotated[list[BlockConfig], doc("Settings per device.")] = []
 
 
 class BlkIOQOS(Frozen):
     """Block I/O of a class."""
 
     enable: Annotated[bool | None, doc("Whether block I/O settings are applied.")] = None
-    blocks: Annotated[list[BlockConfig], doc("Settings per device.")] = msgspec.field(default_factory=list)
+    blocks: Annotated[list[BlockConfig], doc("Settings per device.")] = []
 
 
 class ResctrlQOS(Frozen):

@@ -19,7 +19,7 @@ import msgspec
 
 from koordlet.api.encoding.wire import WireError, decode, encode, overlay
 from koordlet.api.meta import SelectorError
-from koordlet.api.sloconfig import colocation, defaults, documents, interference, overcommit
+from koordlet.api.sloconfig import colocation, defaults, documents, interference, overcommit, profile
 from koordlet.api.sloconfig.bounds import Bound, broken, field_at
 from koordlet.api.sloconfig.colocation import ColocationConfig, ColocationStrategy
 from koordlet.api.sloconfig.merge import NodeEntry, selects
@@ -191,6 +191,8 @@ def validate(
     `strict_parity` are the manager's flags `--node-strategy-name-need-check` and `--strict-parity`.
     """
     try:
+        if new.get(profile.PROFILE_KEY, "") != (old or {}).get(profile.PROFILE_KEY, ""):
+            _check_profile(new)
         for key, rule in RULES.items():
             text = new.get(key, "")
             if text and text != (old or {}).get(key):
@@ -240,6 +242,15 @@ def _check(
         _check_names(entries)
     _check_overlap(key, entries)
     _check_nodes(key, entries, nodes)
+
+
+def _check_profile(data: Mapping[str, str]) -> None:
+    try:
+        profile.selected(data)
+    except profile.UnknownProfile as error:
+        raise _ValidationFailed(PARAM_INVALID, {f"{error.where}.{error.path}": error.reason}) from error
+    except WireError as error:
+        raise _ValidationFailed(PARSE_FAILED, str(error)) from error
 
 
 def _system_config(data: Mapping[str, str], *, strict: bool) -> documents.SystemConfigDocument:

@@ -6,13 +6,14 @@ culprit matrix, which is much larger, once per window, and `PARTS` times as ofte
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 import msgspec
 import numpy as np
 
 from koordlet.metriccache import Batch
-from koordlet.metricsadvisor.collector import ProbeCollector, ProbeContext
+from koordlet.metricsadvisor.collector import ProbeCollector, ProbeContext, cgroup_ids
 from koordlet.metricsadvisor.stalls.attribution import OwnerOf, SubjectNaming, group, sum_rows
 from koordlet.metricsadvisor.stalls.window import PARTS
 from koordlet.probes.columns import Ints
@@ -22,12 +23,14 @@ from koordlet.probes.culprits.window import CulpritWindow
 from koordlet.probes.histogram import quantiles
 from koordlet.probes.layouts import BUCKETS
 from koordlet.probes.schedlatency.loader import LoadedProbe
-from koordlet.probes.schedlatency.snapshot import SchedLatencySnapshot, diff
+from koordlet.probes.schedlatency.snapshot import SchedLatencySnapshot, WaitTotals, diff
 from koordlet.statesinformer.pods.cgroupindex import Owner
 from koordlet.statesinformer.pods.model import Subject
 
 READER_TTL_S = 10.0
 """For this long after a query for culprits the matrix is read `PARTS` times as often."""
+SAME_ROUND_NS = 300_000_000
+"""Readings of the matrix that are this close are one."""
 
 
 class SubjectLatency(msgspec.Struct, frozen=True):
@@ -81,6 +84,7 @@ class SchedLatencyCollector(ProbeCollector[SchedLatencySnapshot, SubjectLatency]
         self._relaxed = False
         self._skipped = False
         self._culprits = CulpritWindow(window_seconds)
+        self._reading: MatrixReading | None = None
         self._queried_at = -READER_TTL_S
         self._grouped: tuple[int, Ints, tuple[list[Subject], Ints]] | None = None
 
@@ -89,7 +93,7 @@ class SchedLatencyCollector(ProbeCollector[SchedLatencySnapshot, SubjectLatency]
         self._relaxed = relaxed
 
     def read(self) -> None:
-        """One round; every other one is skipped while `relax` says so."""
+        """One round; every other one is skipped while `relax` returns true."""
         self._skipped = self._relaxed and not self._skipped
         if self._skipped:
             return
@@ -97,8 +101,8 @@ class SchedLatencyCollector(ProbeCollector[SchedLatencySnapshot, SubjectLatency]
         latest = self.latest
         if latest is None:
             return
-        parts = PARTS if self.context.clock() - self._queried_at < READER_TTL_S else 1
-        if self._culprits.due(latest.time_ns, self._culprits.seconds / parts):
+        is_queried = self.context.clock() - self._queried_at < READER_TTL_S
+        if self._culprits.due(latest.time_ns, self._part_seconds if is_queried else self._culprits.seconds):
             reading = self.read_matrix()
             if reading is not None:
                 self._culprits.push(reading)
@@ -113,6 +117,14 @@ class SchedLatencyCollector(ProbeCollector[SchedLatencySnapshot, SubjectLatency]
         """See `latency_batch`."""
         return latency_batch(now, self.figures)
 
+    def waits(self) -> WaitTotals | None:
+        """The time waited so far, without figures; None without a probe."""
+        return self._source.waits() if isinstance(self._source, LoadedProbe) else None
+
+    def look_up(self, keys: Ints) -> None:
+        """Let the index find the subjects of these cgroup ids now, for one that appeared since the last round."""
+        self.context.index.refresh(self.context.workloads(), self.context.clock(), cgroup_ids(keys))
+
     def subjects_of(self, keys: Ints) -> tuple[list[Subject], Ints]:
         """`group`, computed again only when the keys or their owners changed."""
         index, known = self.context.index, self._grouped
@@ -121,8 +133,14 @@ class SchedLatencyCollector(ProbeCollector[SchedLatencySnapshot, SubjectLatency]
         return known[2]
 
     def read_matrix(self) -> MatrixReading | None:
-        """The culprit matrix at this moment, to take differences of; None without a probe."""
-        return self._source.read_matrix() if isinstance(self._source, LoadedProbe) else None
+        """The culprit matrix now, to take differences of; None without a probe. Several consumers read it in the same
+        round: they get the same reading."""
+        if not isinstance(self._source, LoadedProbe):
+            return None
+        last = self._reading
+        if last is None or last.source != self._source.source or time.monotonic_ns() - last.time_ns > SAME_ROUND_NS:
+            last = self._reading = self._source.read_matrix()
+        return last
 
     def matrix_by_subject(self, naming: SubjectNaming) -> SubjectTable[Owner] | None:
         """Everything charged so far; None without a probe."""
@@ -130,7 +148,18 @@ class SchedLatencyCollector(ProbeCollector[SchedLatencySnapshot, SubjectLatency]
 
     def culprits(self) -> tuple[CulpritMatrix, float] | None:
         """(the culprit matrix of the window, its seconds); None without a probe. The window is up to twice as long when
-        nothing queried it for a while."""
-        self._queried_at = self.context.clock()
+        nothing queried it for a while. While it is queried, it ends at the last reading of `read`, and the matrix is
+        the same object until the next one."""
+        now = self.context.clock()
+        queried_at, self._queried_at = self._queried_at, now
+        if now - queried_at < READER_TTL_S and not self._culprits.due(time.monotonic_ns(), self._part_seconds * 2):
+            pushed = self._culprits.pushed()
+            if pushed is not None:
+                return pushed
         reading = self.read_matrix()
         return None if reading is None else self._culprits.until(reading)
+
+    @property
+    def _part_seconds(self) -> float:
+        """Between two readings of the matrix while it is queried."""
+        return self._culprits.seconds / PARTS

@@ -7,7 +7,9 @@ reported in `errors`; the tick goes on.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,12 +19,15 @@ from koordlet.probes.loading.frame import ProbeError
 from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
 from koordlet.system.cgroup.batch import BatchReader, CgroupTable, Want
 from koordlet.system.cgroup.readers import CgroupFS
+from koordlet.system.cpu.cpuset import CPUSet
 from koordlet.system.errors import CgroupGone, KernelFileError
 from koordlet.system.host import Host
 from koordlet.system.proc.nodefiles import NodeFiles
 from koordlet.system.proc.procfs import CpuTicks, MemInfo, NumaMemInfo
 
 USE = Want.CPU_USAGE | Want.CPU_STAT | Want.MEMORY_STAT
+CPUSETS_INTERVAL_S = 10.0
+"""Between two readings of the CPU sets of all BestEffort containers, while the set of their class is the same."""
 
 
 class TickReader:
@@ -45,6 +50,7 @@ class TickReader:
         self._node = NodeFiles(host.roots, fs.cache)
         self._distrust = distrust
         self._subjects: tuple[Subject, ...] = ()
+        self._smallest = _SmallestCpuset()
         self.errors: dict[str, str] = {}
         """Source -> why it gave nothing in the last tick."""
 
@@ -66,7 +72,7 @@ class TickReader:
             memory=self._memory(),
             numa=numa,
             pods_numa=self._pods_numa(workloads, table, numa),
-            best_effort=self._best_effort(workloads),
+            best_effort=self._best_effort(workloads, at),
         )
         self._fs.cache.end_tick()
         return readings
@@ -145,14 +151,12 @@ class TickReader:
                 sums[node] = sums.get(node, 0.0) + amount.usage
         return sums
 
-    def _best_effort(self, workloads: Workloads) -> BestEffortLimits | None:
+    def _best_effort(self, workloads: Workloads, at: float) -> BestEffortLimits | None:
         """None without a BestEffort directory, or where its files cannot be read."""
         subjects, rows = workloads.subjects, workloads.rows
         top = next((subjects[row] for row in rows[SubjectKind.QOS] if subjects[row].key == "BestEffort"), None)
         if top is None:
             return None
-        prefix = f"{top.cgroup_dir}/"
-        below = [path for row in rows[SubjectKind.CONTAINER] if (path := subjects[row].cgroup_dir).startswith(prefix)]
         try:
             own = self._fs.cpuset(top.cgroup_dir)
             quota, period = self._fs.cpu_quota(top.cgroup_dir), self._fs.cpu_period(top.cgroup_dir)
@@ -163,11 +167,32 @@ class TickReader:
             return None
         if not own:
             return None
-        cpus = min([len(own), *(size for path in below if (size := self._cpuset_size(path)))])
-        return BestEffortLimits(cpus, -1 if quota is None else quota, period or 0)
+        if self._smallest.outdated(subjects, own, at):
+            self._smallest = _SmallestCpuset(subjects, own, at, self._smallest_below(workloads, top.cgroup_dir, own))
+        return BestEffortLimits(self._smallest.cpus, -1 if quota is None else quota, period or 0)
+
+    def _smallest_below(self, workloads: Workloads, top: str, own: CPUSet) -> int:
+        """CPUs in the smallest set of the class and its containers."""
+        paths = (workloads.subjects[row].cgroup_dir for row in workloads.rows[SubjectKind.CONTAINER])
+        sizes = (self._cpuset_size(path) for path in paths if path.startswith(f"{top}/"))
+        return min([len(own), *filter(None, sizes)])
 
     def _cpuset_size(self, path: str) -> int:
         try:
             return len(self._fs.cpuset(path) or ())
         except KernelFileError:  # removed, or without a cpuset of its own: no limit
             return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _SmallestCpuset:
+    """The CPUs in the smallest set of BestEffort and its containers, as last read."""
+
+    subjects: tuple[Subject, ...] = ()
+    own: CPUSet | None = None
+    at: float = -math.inf
+    cpus: int = 0
+
+    def outdated(self, subjects: tuple[Subject, ...], own: CPUSet, at: float) -> bool:
+        """Whether containers came or went, the set of the class changed, or the reading is old."""
+        return subjects is not self.subjects or own != self.own or at - self.at >= CPUSETS_INTERVAL_S

@@ -9,11 +9,12 @@ from koordlet.app.clock import boot_clock
 from koordlet.metriccache import MetricCache
 from koordlet.metricsadvisor.collector import CollectorOutput
 from koordlet.metricsadvisor.usage.batches import use_batch
+from koordlet.metricsadvisor.usage.besteffort import batch_request
 from koordlet.metricsadvisor.usage.reader import TickReader
 from koordlet.metricsadvisor.usage.readings import Readings
 from koordlet.metricsadvisor.usage.snapshot import UsageSnapshot, derive
 from koordlet.prometheus import Registries
-from koordlet.statesinformer.pods.model import Workloads
+from koordlet.statesinformer.pods.model import PodMeta, Workloads
 
 MAX_AGE_TICKS = 20
 """An older reading is no baseline: a mean over a suspend or a long stall of the process is not a sample."""
@@ -54,6 +55,8 @@ class UseCollector:
         self._clock = clock
         self._output = CollectorOutput("use", cache, registries)
         self._readings: Readings | None = None
+        self._requested: tuple[Mapping[str, PodMeta], int] | None = None
+        """The pods of the last tick and their `batch_request`."""
         self.snapshot: UsageSnapshot | None = None
         """The figures of the last tick."""
 
@@ -70,8 +73,14 @@ class UseCollector:
             self._output.fail("unreadable", error, source=source)
         if old is None or not 0 < new.at - old.at <= MAX_AGE_TICKS * self._tick_s:
             return
-        snapshot = derive(old, new, self._node_of_cpu())
+        snapshot = derive(old, new, self._node_of_cpu(), self._batch_request(new.workloads))
         if new.at - old.at > self._options.system_max_age_s or not self._pods_known():
             snapshot = replace(snapshot, system=None, system_numa={})
         self.snapshot = snapshot
         self._output.commit(use_batch(snapshot, page_cache=self._options.page_cache))
+
+    def _batch_request(self, workloads: Workloads) -> int:
+        """Summed once per list of pods."""
+        if self._requested is None or self._requested[0] is not workloads.pods:
+            self._requested = workloads.pods, batch_request(workloads.pods.values())
+        return self._requested[1]

@@ -18,6 +18,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,8 +34,8 @@ TASK, BLKIO, MEMORY, SPECIAL, UNIFIED, NETNS = OWNER_SPACE.values()
 ID_MASK = (1 << TAG_SPACE_SHIFT) - 1
 MAX_RETRY_S = 64.0
 """The longest pause between two searches for an id that was not found."""
-PAUSE_PER_CPU_SECOND = 250
-"""A walk is followed by a pause of this many times its CPU time, so that it uses at most 0.4 % of a CPU: where foreign
+PAUSE_PER_CPU_SECOND = 500
+"""A walk is followed by a pause of this many times its CPU time, so that it uses at most 0.2 % of a CPU: where foreign
 processes come and go, unknown ids never end."""
 MAX_PAUSE_INTERVALS = 5.0
 """That pause is at most this many times `min_interval`."""
@@ -58,9 +59,11 @@ class OwnerIds:
         *,
         min_interval: float = 2.0,
         clock: Callable[[], float] = time.monotonic,
+        walk: Callable[[Path], tree.RepeatedWalk] = tree.RepeatedWalk,
     ) -> None:
         self._named = named
-        self._trees = dict(trees)
+        self._walk = walk(named)
+        self._trees = {space: walk(root) for space, root in trees.items()}
         self._proc = proc
         self._min_interval = min_interval
         self._clock = clock
@@ -68,6 +71,8 @@ class OwnerIds:
         """Tag -> key."""
         self._next_walk: dict[int, float] = {}
         """Id space -> when its tree may be walked again."""
+        self._asked: dict[str, _Asked] = {}
+        """Cgroup -> its network namespace when it was last asked."""
         self._holders: dict[int, Path] = {}
         """Network namespace -> the directory that it belongs to."""
         self._unknown: dict[int, tuple[float, float]] = {}
@@ -84,7 +89,7 @@ class OwnerIds:
         if mounts.version != 2:
             mounted = {BLKIO: mounts.v1.get("blkio"), MEMORY: mounts.v1.get("memory"), UNIFIED: mounts.unified}
             trees = {space: root for space, root in mounted.items() if root is not None}
-        return cls(named, trees, host.roots.proc, min_interval=min_interval)
+        return cls(named, trees, host.roots.proc, min_interval=min_interval, walk=host.repeated_walk)
 
     def translate(self, tags: Ints, *, walk: bool = False) -> Ints:
         """The key of each tag: a cgroup id, or a negative number (`slots.SPECIAL_KEYS`). `walk`: search again for ids
@@ -108,14 +113,19 @@ class OwnerIds:
         due = {tag for tag in unknown if walk or self._unknown.get(tag, (now, 0.0))[0] <= now}
         for space in {tag >> TAG_SPACE_SHIFT for tag in due}:
             if walk or now >= self._next_walk.get(space, now):
-                self._search_space(space, {tag & ID_MASK for tag in unknown if tag >> TAG_SPACE_SHIFT == space}, now)
+                tags = {tag for tag in unknown if tag >> TAG_SPACE_SHIFT == space}
+                again = walk or not tags <= self._unknown.keys()
+                self._search_space(space, {tag & ID_MASK for tag in tags}, now, again=again)
         self._unknown = {
             tag: retry for tag, retry in self._unknown.items() if tag in unknown and tag not in self._known
         }
 
-    def _search_space(self, space: int, numbers: set[int], now: float) -> None:
+    def _search_space(self, space: int, numbers: set[int], now: float, *, again: bool) -> None:
         used = time.thread_time()
-        keys = self._namespaces(numbers) if space == NETNS else self._paths(space, numbers)
+        if space == NETNS:
+            keys = self._namespaces(numbers, now, again=again)
+        else:
+            keys = self._paths(space, numbers)
         pause = max(PAUSE_PER_CPU_SECOND * (time.thread_time() - used), self._min_interval)
         self._next_walk[space] = now + min(pause, MAX_PAUSE_INTERVALS * self._min_interval)
         self._known.update((owner_tag(space, number), key) for number, key in keys.items())
@@ -150,10 +160,10 @@ class OwnerIds:
             self._unknown.pop(tag, None)
 
     def _paths(self, space: int, unknown: set[int]) -> dict[int, int]:
-        root = self._trees.get(space)
-        if root is None:
+        foreign = self._trees.get(space)
+        if foreign is None:
             return {}
-        return {number: self._closest(Path(path)) for path, number in tree.walk_ids(root) if number in unknown}
+        return {number: self._closest(Path(path)) for path, number in foreign.walk_ids() if number in unknown}
 
     def _closest(self, path: Path) -> int:
         """The inode of the path, or of its closest ancestor, in the naming tree."""
@@ -164,14 +174,22 @@ class OwnerIds:
                 continue
         return tree.inode(self._named)
 
-    def _namespaces(self, unknown: set[int]) -> dict[int, int]:
+    def _namespaces(self, unknown: set[int], now: float, *, again: bool) -> dict[int, int]:
+        """`again`: search every cgroup, also those that were searched before. A namespace that was never searched for
+        has a process by now, perhaps in a cgroup that was searched before the process entered it."""
         paths: dict[int, Path] = {}
-        for name in tree.walk(self._named):
-            path = Path(name)
-            namespace = self._namespace_of(self._named / path)
-            if namespace in unknown:
-                before = paths.get(namespace)
-                paths[namespace] = path if before is None else Path(os.path.commonpath([before, path]))
+        asked: dict[str, _Asked] = {}
+        for name, number in self._walk.walk_ids():
+            known = self._asked.get(name)
+            if known is None or known.number != number or again or now >= known.next_at:
+                wait = self._min_interval if known is None or known.number != number else 2 * known.wait
+                namespace = self._namespace_of(f"{self._named}/{name}")
+                known = _Asked(number, namespace, now + wait, min(wait, MAX_RETRY_S))
+            asked[name] = known
+            if known.namespace in unknown:
+                path, before = Path(name), paths.get(known.namespace)
+                paths[known.namespace] = path if before is None else Path(os.path.commonpath([before, path]))
+        self._asked = asked
         for process in ("1", "self"):  # koordlet runs in the host's namespace
             host = network_namespace(self._proc, process)
             if host:
@@ -181,7 +199,19 @@ class OwnerIds:
         self._holders.update((number, self._named / path) for number, path in wanted.items())
         return {number: self._closest(path) for number, path in wanted.items()}
 
-    def _namespace_of(self, directory: Path) -> int:
+    def _namespace_of(self, directory: str) -> int:
         """The namespace of the cgroup's first process that may be read; 0 when there is none."""
         pids = members.first_processes(directory, PROCESSES_TRIED)
         return next(filter(None, (network_namespace(self._proc, pid) for pid in pids)), 0)
+
+
+class _Asked(NamedTuple):
+    """The network namespace of a cgroup. A container's processes may enter theirs only after they joined the cgroup,
+    so each cgroup is searched again at growing intervals."""
+
+    number: int
+    """The cgroup's id."""
+    namespace: int
+    next_at: float
+    wait: float
+    """Seconds before `next_at`."""

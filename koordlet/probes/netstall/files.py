@@ -49,7 +49,7 @@ class NetFiles(FileSource):
         """Namespace -> (common directory of its cgroups, one of its processes)."""
         for path in tree.walk(self._named):
             directory = self._named / path
-            pid = next(iter(members.first_processes(directory, 1)), 0)
+            pid = next(iter(members.first_processes(str(directory), 1)), 0)
             namespace = netns.network_namespace(self._proc, pid) if pid else 0
             if namespace:
                 before = holders.get(namespace)

@@ -13,7 +13,7 @@ from koordlet.probes.loading.frame import OBJECTS, Attached, Build, ProbeError, 
 from koordlet.probes.loading.frame import load as load_build
 from koordlet.probes.loading.libbpf import ProgramStats
 from koordlet.probes.schedlatency.sizes import Sizes
-from koordlet.probes.schedlatency.snapshot import SchedLatencySnapshot
+from koordlet.probes.schedlatency.snapshot import SchedLatencySnapshot, WaitTotals
 from koordlet.probes.schedlatency.tables import Occupancy, Tables
 
 PROBE = "sched_latency"
@@ -53,6 +53,10 @@ class LoadedProbe:
     def read(self) -> SchedLatencySnapshot:
         """See `Tables.read`."""
         return self.tables.read()
+
+    def waits(self) -> WaitTotals:
+        """See `Tables.waits`."""
+        return self.tables.waits()
 
     def read_matrix(self) -> MatrixReading:
         """See `Tables.read_matrix`."""

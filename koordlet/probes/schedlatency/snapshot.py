@@ -76,6 +76,26 @@ class SchedLatencySnapshot:
         return index if index < len(self.keys) and self.keys[index] == key else None
 
 
+@dataclass(frozen=True, slots=True)
+class WaitTotals:
+    """Only the time spent waiting, cumulative: a small part of a snapshot, for frequent readings. Row i belongs to
+    ``keys[i]`` (sorted, unique)."""
+
+    time_ns: int
+    """Monotonic clock."""
+    keys: Ints
+    waited_ns: Ints
+    """Waiting for a CPU that another task had."""
+    throttled_ns: Ints
+    """Waiting for the cgroup's quota."""
+
+    def since(self, old: WaitTotals) -> WaitTotals:
+        """What was added since `old`."""
+        names = ("waited_ns", "throttled_ns")
+        added = subtract(columns(old, names), columns(self, names), align(old.keys, self.keys))
+        return WaitTotals(self.time_ns, self.keys, **added)
+
+
 _ROWS = ("wakeup_hist", "preempt_hist", "wakeup_sum_ns", "preempt_sum_ns", "throttled_ns", "throttled_count")
 
 

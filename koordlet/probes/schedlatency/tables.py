@@ -22,7 +22,7 @@ from koordlet.probes.culprits.slots import TAG, SlotTable
 from koordlet.probes.layouts import BUCKETS, CPU_STATE, SLOT_STATS
 from koordlet.probes.loading.mapped import map_array
 from koordlet.probes.schedlatency.sizes import Sizes
-from koordlet.probes.schedlatency.snapshot import SchedLatencyLosses, SchedLatencySnapshot
+from koordlet.probes.schedlatency.snapshot import SchedLatencyLosses, SchedLatencySnapshot, WaitTotals
 
 READ_MAPS = ("tags", "stats", "matrix", "cpus")
 _SUMMED = ("wakeup_sum_ns", "preempt_sum_ns", "throttled_ns", "throttled_count")
@@ -30,6 +30,7 @@ _MAXIMA = ("wakeup_max_ns", "preempt_max_ns")
 _COLUMN = {name: field[1] // 8 for name, field in (SLOT_STATS.fields or {}).items()}
 """Member of `SLOT_STATS` -> its first column when a row is seen as u64 numbers."""
 _MAXIMA_COLUMNS = [_COLUMN[name] for name in _MAXIMA]
+_WAIT_COLUMNS = [_COLUMN[name] for name in ("wakeup_sum_ns", "preempt_sum_ns", "throttled_ns")]
 _LOST = ("slot_lost", "unstamped", "backwards", "forgotten", "missed")
 
 
@@ -97,6 +98,15 @@ class Tables:
                 **{name: int(self._cpus[name].sum()) for name in _LOST},
             ),
         )
+
+    def waits(self) -> WaitTotals:
+        """The time waited so far, summed over CPUs: three of a slot's numbers."""
+        order = self._slot_order()
+        sums = np.zeros((len(order.slots), len(_WAIT_COLUMNS)), dtype=np.int64)
+        for cpu in self._numbers:
+            sums += cpu[order.slots[:, None], _WAIT_COLUMNS]
+        sums = sum_by(order.group, sums, len(order.keys))
+        return WaitTotals(time.monotonic_ns(), order.keys, sums[:, 0] + sums[:, 1], sums[:, 2])
 
     def _slot_order(self) -> _SlotOrder:
         """Computed again only when a slot was claimed or freed."""

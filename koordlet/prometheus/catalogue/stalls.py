@@ -2,172 +2,113 @@
 
 from __future__ import annotations
 
-from koordlet.prometheus.family import CONTAINER, CULPRIT, EXTERNAL, Family
+from koordlet.prometheus.family import CONTAINER, CULPRIT, external, internal
 
 FAMILIES = (
-    Family(
+    external(
         "sched_latency_seconds",
         "Time from runnable to running: reason=wakeup (after a wake-up) or preempted (after losing the CPU).",
         (*CONTAINER, "qos", "reason"),
-        side=EXTERNAL,
         type="histogram",
-        unit="seconds",
     ),
-    Family(
+    external(
         "sched_latency_wait_seconds_total",
         "Time that tasks were runnable but not running because other tasks ran.",
         (*CONTAINER, "qos"),
-        side=EXTERNAL,
-        type="counter",
-        unit="seconds",
     ),
-    Family(
+    external(
         "sched_latency_throttled_seconds_total",
         "Time that tasks were runnable but not running because their own CFS quota was used up.",
         (*CONTAINER, "qos"),
-        side=EXTERNAL,
-        type="counter",
-        unit="seconds",
     ),
-    Family(
+    external(
         "sched_latency_culprit_wait_seconds_total",
         "Time that the container waited while the culprit ran on the CPU.",
         (*CONTAINER, "qos", *CULPRIT),
-        side=EXTERNAL,
-        type="counter",
-        unit="seconds",
     ),
-    Family(
-        "sched_latency_lost_total", "Observations lost because a BPF map was full, by map.", ("map",), type="counter"
-    ),
-    Family(
+    internal("sched_latency_lost_total", "Observations lost because a BPF map was full, by map.", ("map",)),
+    external(
         "mem_stall_seconds",
         "Time that one task was stalled on memory, all kinds of stall together.",
         (*CONTAINER, "qos"),
-        side=EXTERNAL,
         type="histogram",
-        unit="seconds",
     ),
-    Family(
+    external(
         "mem_stall_kind_seconds_total",
         "Memory stalls: kind=direct, own_limit, ancestor (reclaim), compaction, refault, swapin, throttle, other.",
         (*CONTAINER, "qos", "kind"),
-        side=EXTERNAL,
-        type="counter",
-        unit="seconds",
     ),
-    Family(
+    external(
         "mem_stall_culprit_share",
         "Share of the memory pressure that made the container reclaim, by allocating culprit; of the last window.",
         (*CONTAINER, "qos", *CULPRIT),
-        side=EXTERNAL,
-        unit="ratio",
     ),
-    Family("mem_stall_lost_total", "Stalls lost because a BPF map was full, by map.", ("map",), type="counter"),
-    Family(
+    internal("mem_stall_lost_total", "Stalls lost because a BPF map was full, by map.", ("map",)),
+    external(
         "oom_kills_total",
         "Tasks of the container killed by the OOM killer: scope=limit (of a memory cgroup), node, unknown.",
         (*CONTAINER, "qos", "scope"),
-        side=EXTERNAL,
-        type="counter",
     ),
-    Family(
-        "oom_events_missed_total",
-        "Kills overwritten in the kernel's ring buffer before they were read.",
-        type="counter",
-    ),
-    Family(
+    internal("oom_events_missed_total", "Kills overwritten in the kernel's ring buffer before they were read."),
+    external(
         "block_io_bytes_total",
         "Bytes read, written or discarded by completed requests: direction=read, write, discard.",
         (*CONTAINER, "qos", "device", "direction"),
-        side=EXTERNAL,
-        type="counter",
-        unit="bytes",
     ),
-    Family(
+    external(
         "block_io_operations_total",
         "Completed requests: direction=read, write, discard, flush.",
         (*CONTAINER, "qos", "device", "direction"),
-        side=EXTERNAL,
-        type="counter",
     ),
-    Family(
+    external(
         "block_io_seconds",
         "Duration of requests: stage=queue (arrival until issued to the disk) or device (issued until completed).",
         (*CONTAINER, "qos", "device", "stage"),
-        side=EXTERNAL,
         type="histogram",
-        unit="seconds",
     ),
-    Family(
+    external(
         "block_io_wait_seconds_total",
         "Time from the arrival of requests until the disk started to process them.",
         (*CONTAINER, "qos"),
-        side=EXTERNAL,
-        type="counter",
-        unit="seconds",
     ),
-    Family(
+    external(
         "block_io_throttled_seconds_total",
         "Time that I/O was throttled by the container's own limit.",
         (*CONTAINER, "qos"),
-        side=EXTERNAL,
-        type="counter",
-        unit="seconds",
     ),
-    Family(
+    external(
         "block_io_culprit_wait_seconds_total",
         "Time that the container's requests waited while the disk processed the culprit's.",
         (*CONTAINER, "qos", *CULPRIT),
-        side=EXTERNAL,
-        type="counter",
-        unit="seconds",
     ),
-    Family("block_io_lost_total", "Observations lost because a BPF map was full, by map.", ("map",), type="counter"),
-    Family(
+    internal("block_io_lost_total", "Observations lost because a BPF map was full, by map.", ("map",)),
+    external(
         "net_retransmits_total",
         "Retransmitted TCP segments; of the whole pod if its containers share a network namespace.",
         (*CONTAINER, "qos"),
-        side=EXTERNAL,
-        type="counter",
     ),
-    Family(
+    external(
         "net_receive_queue_full_total",
         "Packets dropped because a socket's receive queue was full.",
         (*CONTAINER, "qos"),
-        side=EXTERNAL,
-        type="counter",
     ),
-    Family(
-        "net_softirq_seconds_total",
-        "Time of network softirqs that interrupted the container.",
-        (*CONTAINER, "qos"),
-        side=EXTERNAL,
-        type="counter",
-        unit="seconds",
+    external(
+        "net_softirq_seconds_total", "Time of network softirqs that interrupted the container.", (*CONTAINER, "qos")
     ),
-    Family(
+    external(
         "net_softirq_caused_seconds_total",
         "Time of network softirqs for packets of the container or pod, on any CPU.",
         (*CONTAINER, "qos"),
-        side=EXTERNAL,
-        type="counter",
-        unit="seconds",
     ),
-    Family(
+    external(
         "net_softirq_culprit_seconds_total",
         "Time of network softirqs for the culprit's packets that interrupted the container.",
         (*CONTAINER, "qos", *CULPRIT),
-        side=EXTERNAL,
-        type="counter",
-        unit="seconds",
     ),
-    Family(
+    external(
         "net_backlog_bytes",
         "Received but unread bytes; mean over the TCP segments that arrived in the last window.",
         (*CONTAINER, "qos"),
-        side=EXTERNAL,
-        unit="bytes",
     ),
-    Family("net_stall_lost_total", "Observations lost because a BPF map was full, by map.", ("map",), type="counter"),
+    internal("net_stall_lost_total", "Observations lost because a BPF map was full, by map.", ("map",)),
 )

@@ -1,4 +1,4 @@
-"""Evicts pods through the API server's eviction subresource, so that disruption budgets hold (spec 03 §3.1).
+"""Evicts pods, by default through the API server's eviction subresource: disruption budgets hold (spec 03 §3.1).
 
 A pod is evicted once: its UID is a precondition (another pod of the same name does not match), and it is remembered for
 two minutes, during which it counts as released while it terminates. A refusal (a disruption budget, a webhook, an
@@ -8,6 +8,7 @@ unreachable API server) skips only that victim; the next one is tried.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from koordlet.api.core import Pod
 from koordlet.app.logging import get_logger
@@ -17,6 +18,7 @@ from koordlet.kube import Client, Conflict, EventRecorder, KubeError, NotFound
 from koordlet.prometheus import Registries
 from koordlet.qosmanager.engine.eviction import EvictionProgress, EvictionTask
 from koordlet.qosmanager.engine.view import PodView
+from koordlet.statesinformer.pods.model import PodMeta
 
 log = get_logger(__name__)
 
@@ -28,18 +30,54 @@ EVICTED = "evicted"
 SUCCEEDED, FAILED = "evictPodSuccess", "evictPodFail"
 
 
+class VictimGone(Exception):
+    """The victim no longer exists; the kubelet's list will follow."""
+
+
+class EvictionRefused(Exception):
+    """The victim was not evicted; the text is the reason."""
+
+
+class EvictionMethod(Protocol):
+    """How a pod is removed from the node."""
+
+    remembers: bool
+    """Whether an evicted pod counts as released while it terminates."""
+
+    async def evict(self, pod: PodMeta) -> None:
+        """Raises VictimGone and EvictionRefused."""
+
+
+class EvictionRequests:
+    """Evictions through the API server."""
+
+    remembers = True
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def evict(self, pod: PodMeta) -> None:
+        """See EvictionMethod."""
+        try:
+            await self._client.evict(pod.name, pod.namespace, uid=pod.uid)
+        except (NotFound, Conflict) as error:
+            raise VictimGone(str(error)) from error
+        except KubeError as error:
+            raise EvictionRefused(str(error)) from error
+
+
 class PodEvictor:
     """`clock` is monotonic."""
 
     def __init__(
         self,
-        client: Client,
+        method: EvictionMethod,
         events: EventRecorder,
         auditor: Auditor,
         registries: Registries,
         clock: Callable[[], float],
     ) -> None:
-        self._client = client
+        self._method = method
         self._events = events
         self._auditor = auditor
         self._registries = registries
@@ -57,7 +95,8 @@ class PodEvictor:
         progress, count = EvictionProgress(tasks, self._evicted_at.keys()), 0
         for pod, task in progress.victims():
             if await self._evict(pod, task):
-                self._evicted_at[pod.meta.uid] = now
+                if self._method.remembers:
+                    self._evicted_at[pod.meta.uid] = now
                 progress.succeeded(pod)
                 count += 1
         return count
@@ -66,11 +105,11 @@ class PodEvictor:
         meta = pod.meta
         name = f"{meta.namespace}/{meta.name}"
         try:
-            await self._client.evict(meta.name, meta.namespace, uid=meta.uid)
-        except (NotFound, Conflict) as error:  # it was deleted meanwhile; the kubelet's list will follow
+            await self._method.evict(meta)
+        except VictimGone as error:
             log.info("Victim no longer exists", pod=name, cause=str(error))
             return False
-        except KubeError as error:
+        except EvictionRefused as error:
             self._event(meta.pod, FAILED, f"{task.reason}: {error}")
             log.warning("Eviction refused", pod=name, reason=task.reason, error=str(error))
             return False

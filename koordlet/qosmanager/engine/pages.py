@@ -38,19 +38,19 @@ def throttled_page(throttled: Iterable[ThrottledPod], unix_offset: float) -> lis
     """`unix_offset` is added to the strategy's times to give Unix seconds."""
     return [
         ThrottledPodReport(
-            namespace=one.pod.namespace,
-            pod=one.pod.name,
-            uid=one.pod.uid,
-            resource=one.resource,
-            percent=one.state.level,
-            had=one.state.base,
-            left=one.remaining,
-            since=round(one.state.began + unix_offset, 3),
-            floor=one.state.at_floor_since is not None,
-            why=one.why,
-            problem=one.problem,
+            namespace=throttled_pod.pod.namespace,
+            pod=throttled_pod.pod.name,
+            uid=throttled_pod.pod.uid,
+            resource=throttled_pod.resource,
+            percent=throttled_pod.state.level,
+            had=throttled_pod.state.base,
+            left=throttled_pod.remaining,
+            since=round(throttled_pod.state.began + unix_offset, 3),
+            floor=throttled_pod.state.at_floor_since is not None,
+            why=throttled_pod.why,
+            problem=throttled_pod.problem,
         )
-        for one in throttled
+        for throttled_pod in throttled
     ]
 
 
@@ -59,8 +59,8 @@ def throttled_about(
 ) -> tuple[list[ThrottledPodReport], list[ThrottledPodReport]]:
     """How the pod is throttled, and the pods that are throttled because they delay it."""
     known = tuple(throttled)
-    own = [one for one in known if one.pod.uid == uid]
-    for_it = [one for one in known if uid in (victim for victim, _ in one.victims)]
+    own = [throttled_pod for throttled_pod in known if throttled_pod.pod.uid == uid]
+    for_it = [throttled_pod for throttled_pod in known if uid in (victim for victim, _ in throttled_pod.victims)]
     return throttled_page(own, unix_offset), throttled_page(for_it, unix_offset)
 
 

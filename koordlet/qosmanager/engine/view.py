@@ -142,6 +142,10 @@ class InterferenceView:
     strategy: InterferenceStrategy
     at: float | None
     """On the view's clock; None before the first evaluation."""
+    suspicions: tuple[Verdict, ...] = ()
+    """Of victims that lose time by short evidence, without an alarm."""
+    recent_cores: Mapping[str, float] = field(default_factory=dict)
+    """Pod UID -> cores used within the short evidence."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,14 @@ few settings of best effort's directory that CPU suppress continues from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isnan
+
+import numpy as np
+from numpy.typing import NDArray
 
 from koordlet.app.logging import get_logger
 from koordlet.metriccache import MetricCache
-from koordlet.metriccache.kinds import BY_NAME
 from koordlet.metricsadvisor.usage.snapshot import UsageSnapshot
 from koordlet.qosmanager.engine.view import (
     BEST_EFFORT,
@@ -26,7 +27,7 @@ from koordlet.qosmanager.engine.view import (
     SeriesAverage,
 )
 from koordlet.qosmanager.rules.cpu import NodeRules
-from koordlet.statesinformer.pods.model import PodMeta, SubjectKind
+from koordlet.statesinformer.pods.model import PodMeta, Subject, SubjectKind
 from koordlet.statesinformer.states import KubeStates
 from koordlet.system.cgroup.naming import KubeQOS, kubepods_dir, qos_dir
 from koordlet.system.cgroup.readers import CgroupFS
@@ -35,6 +36,8 @@ from koordlet.system.errors import KernelFileError
 
 log = get_logger(__name__)
 
+SAME_ROUND_S = 0.1
+"""Averages are those of a round for this long."""
 FRESH_INTERVALS = 2
 """A figure older than this many collection intervals counts as absent (spec 03 §3.1)."""
 MEMORY_FILES = ("memory.wmark_ratio", "memory.reclaim", "memory.high")
@@ -77,6 +80,7 @@ class ViewBuilder:
         self._sources = sources
         self._current = current
         self._normalized = normalized
+        self._figures = _PodViews()
         self._metas: Mapping[str, PodMeta] | None = None
         self._pods: tuple[PodView, ...] = ()
 
@@ -88,13 +92,13 @@ class ViewBuilder:
             return None
         if picture is not None and inputs.now - picture.at > FRESH_INTERVALS * sources.collect_interval:
             picture = None
-        used = _used(picture)
+        used = self._figures.use(states.workloads.pods, picture)
         dirs = class_dirs(states)
         return NodeView(
             now=inputs.now,
             slo=states.slo,
             node=node,
-            pods=tuple(_pod(meta, used) for meta in states.workloads.pods.values()),
+            pods=self._figures.pods(used),
             current=self._current,
             average=sources.average,
             qos_dirs=dirs,
@@ -104,7 +108,7 @@ class ViewBuilder:
                     subject.qos,
                     subject.cgroup_dir.startswith(f"{dirs[BEST_EFFORT]}/"),
                     subject.cgroup_dir,
-                    *used(SubjectKind.HOST_APP, subject.key)[:2],
+                    *self._figures.of(used, SubjectKind.HOST_APP, subject.key)[:2],
                 )
                 for subject in states.workloads.subjects
                 if subject.kind is SubjectKind.HOST_APP
@@ -164,16 +168,42 @@ def class_dirs(states: KubeStates) -> dict[str, str]:
 
 
 def averages(cache: MetricCache, clock: Callable[[], float]) -> Averages:
-    """Series of the metric cache over windows that end now."""
+    """Series of the metric cache over windows that end now. All series of a kind are read together, because a strategy
+    reads those of many pods."""
+    read: dict[tuple[str, float], _KindAverages] = {}
 
     def average(kind: str, labels: tuple[str, ...], seconds: float) -> SeriesAverage | None:
         end = clock()
-        points = cache.query(kind, end - seconds, end, **dict(zip(BY_NAME[kind].labels, labels, strict=True)))
-        if not len(points.values):
-            return None
-        return SeriesAverage(float(points.values.mean()), float(points.values[-1]), len(points.values))
+        known = read.get((kind, seconds))
+        if known is None or known.newest != cache.ring(kind).newest or end - known.end > SAME_ROUND_S:
+            known = read[kind, seconds] = _KindAverages.read(cache, kind, end, seconds)
+        return known.of(labels)
 
     return average
+
+
+@dataclass(frozen=True, slots=True)
+class _KindAverages:
+    """The averages of all series of one kind over a window."""
+
+    end: float
+    newest: float
+    """Time of the newest sample."""
+    rows: Mapping[tuple[str, ...], int]
+    """Labels -> row."""
+    values: NDArray[np.float32]
+    """[series, samples], NaN where a series has none."""
+
+    @classmethod
+    def read(cls, cache: MetricCache, kind: str, end: float, seconds: float) -> _KindAverages:
+        window = cache.window(kind, end - seconds, end)
+        rows = {key: row for row, key in enumerate(window.keys)}
+        return cls(end, cache.ring(kind).newest, rows, window.values)
+
+    def of(self, labels: tuple[str, ...]) -> SeriesAverage | None:
+        row = self.rows.get(labels)
+        values = [] if row is None else [value for value in self.values[row].tolist() if value == value]
+        return SeriesAverage(sum(values) / len(values), values[-1], len(values)) if values else None
 
 
 def memory_reader(files: CgroupFS) -> MemoryNow:
@@ -194,29 +224,68 @@ def memory_reader(files: CgroupFS) -> MemoryNow:
 
 Used = tuple[int | None, int | None, float | None, int | None]
 """Milli-cores, bytes, fraction of throttled periods, bytes with page cache."""
-UsedBy = Callable[[SubjectKind, str], Used]
+UNUSED: Used = (None, None, None, None)
 
 
-def _pod(meta: PodMeta, used: UsedBy) -> PodView:
-    cpu, memory, _, charged = used(SubjectKind.POD, meta.uid)
-    containers = []
-    for container in meta.containers:
-        own, _, throttled, cached = used(SubjectKind.CONTAINER, container.id)
-        containers.append(ContainerView(container, own, throttled, cached))
-    return PodView.of(meta, cpu, memory, tuple(containers), charged)
+class _PodViews:
+    """The pods of a round. What does not change between two lists of pods is found once, and a pod whose figures are
+    those of the last round keeps its view."""
 
+    def __init__(self) -> None:
+        self._metas: Mapping[str, PodMeta] | None = None
+        self._subjects: tuple[Subject, ...] | None = None
+        self._rows: dict[tuple[str, str], int] = {}
+        """(kind, key) -> row of the usage snapshot."""
+        self._pods: list[tuple[PodMeta, tuple[int, ...]]] = []
+        """A pod and the rows of itself and its containers; the row behind the last one has no figures."""
+        self._views: dict[str, tuple[list[Used], PodView]] = {}
 
-def _used(picture: UsageSnapshot | None) -> UsedBy:
-    used: dict[tuple[SubjectKind, str], Used] = {}
-    if picture is not None:
+    def use(self, metas: Mapping[str, PodMeta], picture: UsageSnapshot | None) -> list[Used]:
+        """The figures of all subjects; call `pods` and `of` with it."""
+        subjects = () if picture is None else picture.workloads.subjects
+        if subjects is not self._subjects:
+            self._subjects = subjects
+            self._rows = {(subject.kind.value, subject.key): row for row, subject in enumerate(subjects)}
+            self._metas = None
+        if metas is not self._metas:
+            self._metas = metas
+            self._pods = [(meta, self._rows_of(meta)) for meta in metas.values()]
+            self._views.clear()
+        if picture is None:
+            return [UNUSED]
         use = picture.use
-        columns = (use.cores, use.memory, use.throttled, use.memory_with_page_cache)
-        rows = zip(picture.workloads.subjects, *(column.tolist() for column in columns), strict=True)
-        for subject, cores, memory, throttled, charged in rows:
-            ratio = None if isnan(throttled) else throttled
-            used[subject.kind, subject.key] = (_whole(cores * 1000), _whole(memory), ratio, _whole(charged))
-    return lambda kind, key: used.get((kind, key), (None, None, None, None))
+        throttled = [None if ratio != ratio else ratio for ratio in use.throttled.tolist()]
+        columns = (_whole(use.cores * 1000), _whole(use.memory), throttled, _whole(use.memory_with_page_cache))
+        return [*zip(*columns, strict=True), UNUSED]
+
+    def pods(self, use: Sequence[Used]) -> tuple[PodView, ...]:
+        return tuple([self._pod(meta, [use[row] for row in rows]) for meta, rows in self._pods])
+
+    def of(self, use: Sequence[Used], kind: SubjectKind, key: str) -> Used:
+        """The figures of one subject."""
+        return use[self._rows.get((kind.value, key), -1)]
+
+    def _rows_of(self, meta: PodMeta) -> tuple[int, ...]:
+        containers = (self._rows.get((SubjectKind.CONTAINER.value, container.id), -1) for container in meta.containers)
+        return (self._rows.get((SubjectKind.POD.value, meta.uid), -1), *containers)
+
+    def _pod(self, meta: PodMeta, used: list[Used]) -> PodView:
+        known = self._views.get(meta.uid)
+        if known is not None and known[0] == used:
+            return known[1]
+        (cpu, memory, _, charged), *own = used
+        containers = [
+            ContainerView(container, of[0], of[2], of[3]) for container, of in zip(meta.containers, own, strict=True)
+        ]
+        view = PodView.of(meta, cpu, memory, tuple(containers), charged)
+        self._views[meta.uid] = used, view
+        return view
 
 
-def _whole(value: float) -> int | None:
-    return None if isnan(value) else int(value)
+def _whole(column: NDArray[np.float64]) -> list[int | None]:
+    """Truncated; None for NaN."""
+    absent = np.isnan(column)
+    whole: list[int | None] = np.where(absent, 0.0, column).astype(np.int64).tolist()
+    for row in np.flatnonzero(absent).tolist():
+        whole[row] = None
+    return whole

@@ -36,6 +36,8 @@ log = get_logger(__name__)
 
 QUOTA, BURST = "cpu.cfs_quota_us", "cpu.cfs_burst_us"
 EXEMPT = ("LSR", "LSE", "BE")
+POLICIES = (BURST_AUTO, BURST_CPU_ONLY, BURST_QUOTA_ONLY)
+"""Those under which a container may exceed its limit."""
 COOLING_RATIO = 0.9
 """Fraction of the overload threshold from which on quotas no longer grow."""
 WINDOW_INTERVALS, MAX_WINDOW_SECONDS = 5, 10.0
@@ -163,14 +165,16 @@ class CPUBurst(Strategy):
         if strategy is None:
             return None
         window = min(WINDOW_INTERVALS * self._interval, MAX_WINDOW_SECONDS)
+        pods = self._bursting(view, strategy)
+        if not pods:
+            self._limiter.forget(view.now)
+            self._grown = frozenset()
+            return QoSDecision()
         state = node_state(view, strategy.share_pool_threshold_percent or 0, window)
         updates: list[DesiredSetting] = []
         bursts: dict[tuple[str, ...], float] = {}
         quotas: dict[tuple[str, ...], float] = {}
-        for pod in view.pods:
-            if pod.raw_qos in EXEMPT or not pod.active or pod.meta.pod is None:
-                continue
-            config = pod_config(pod, strategy)
+        for pod, config in pods:
             for update, container in self._of_pod(view, pod, config, state):
                 updates.append(update)
                 if container is not None:
@@ -182,6 +186,12 @@ class CPUBurst(Strategy):
         )
         rows: dict[str, Rows] = {"container_scaled_cfs_burst_us": bursts, "container_scaled_cfs_quota_us": quotas}
         return QoSDecision(tuple(updates), figures=rows, note=f"shared CPUs are {state.value}")
+
+    def _bursting(self, view: NodeView, strategy: CPUBurstStrategy) -> list[tuple[PodView, CPUBurstConfig]]:
+        """The pods that may exceed their limits, with their configuration."""
+        pods = [pod for pod in view.pods if pod.raw_qos not in EXEMPT and pod.active and pod.meta.pod is not None]
+        configured = [(pod, pod_config(pod, strategy)) for pod in pods if _may_burst(pod, strategy)]
+        return [(pod, config) for pod, config in configured if config.policy in POLICIES]
 
     def _of_pod(
         self, view: NodeView, pod: PodView, config: CPUBurstConfig, state: SharedCpuLoad
@@ -235,6 +245,12 @@ class CPUBurst(Strategy):
         reset = quota == kubelet_quota and container.meta.cgroup_dir not in self._grown
         current = base if quota is None or int(quota) <= 0 or reset else int(quota)
         return next_quota(current, base, config, state, container.throttled, allowed)
+
+
+def _may_burst(pod: PodView, strategy: CPUBurstStrategy) -> bool:
+    """False for the common case of a pod without an annotation while the node's policy is `none`."""
+    annotated = pod.meta.pod is not None and CPU_BURST.key in pod.meta.pod.metadata.annotations
+    return annotated or strategy.policy in POLICIES
 
 
 def pod_config(pod: PodView, strategy: CPUBurstStrategy) -> CPUBurstConfig:

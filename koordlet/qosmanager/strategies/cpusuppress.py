@@ -36,9 +36,9 @@ def budget(view: NodeView, threshold_percent: int, min_percent: int | None) -> i
     pods = sum(pod.cpu or 0 for pod in view.pods)
     apps = sum(app.cpu or 0 for app in view.host_apps)
     system = max(view.cpu - pods - apps, 0, view.reserved("cpu"))
-    others = services(view)
-    others += sum(app.cpu or 0 for app in view.host_apps if not app.best_effort)
-    milli = capacity * threshold_percent // 100 - others - system
+    other_use = services(view)
+    other_use += sum(app.cpu or 0 for app in view.host_apps if not app.best_effort)
+    milli = capacity * threshold_percent // 100 - other_use - system
     return milli if min_percent is None else max(milli, capacity * min_percent // 100)
 
 

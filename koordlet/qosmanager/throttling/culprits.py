@@ -19,6 +19,12 @@ from koordlet.qosmanager.throttling.state import CulpritStatus
 VICTIM_CLASSES = (LSE, LSR, LS)
 CULPRIT_PRIORITIES = (BATCH, FREE, NONE)
 MIN_RATIO_TO_WORST = 0.5
+_STATUS_OF = {
+    AlarmState.INTERFERED: CulpritStatus.INTERFERES,
+    AlarmState.SUSPECTED: CulpritStatus.SUSPECTED,
+    AlarmState.RECOVERING: CulpritStatus.RECOVERING,
+}
+"""The first that applies is the culprit's status."""
 Key = tuple[str, str]
 """Pod UID, resource."""
 
@@ -58,14 +64,21 @@ def shares(verdict: Verdict) -> dict[str, float]:
 
 
 def counts(verdict: Verdict, resources: Collection[str], min_confidence: float) -> bool:
-    """Whether the verdict is a reason to throttle."""
+    """Whether the verdict is a reason to throttle: with an active alarm, or a suspicion that is given as one."""
     return (
         verdict.cause is Cause.NEIGHBOUR
-        and verdict.on
+        and (verdict.on or verdict.state is AlarmState.SUSPECTED)
         and verdict.resource.value in resources
         and verdict.victim.qos in VICTIM_CLASSES
         and verdict.confidence >= min_confidence
     )
+
+
+def alone_enough(verdict: Verdict, caused: float) -> bool:
+    """Whether the part of the loss that the candidates caused is above the alarm's threshold on its own. Short evidence
+    has to be this clear; `caused` is their share of the victim's waiting."""
+    whole = sum(culprit.share for culprit in verdict.culprits)
+    return whole > 0 and verdict.score * caused / whole >= 1.0
 
 
 def throttle_candidates(
@@ -76,7 +89,8 @@ def throttle_candidates(
     min_share: float,
     min_confidence: float,
 ) -> tuple[dict[Key, CulpritCases], list[tuple[Verdict, PodView]]]:
-    """Culprits to throttle, and worst culprits that must not be throttled."""
+    """Culprits to throttle, and worst culprits that must not be throttled. `verdicts`: with an active alarm, and
+    suspicions."""
     cases: dict[Key, list[tuple[Verdict, float]]] = {}
     exempt: list[tuple[Verdict, PodView]] = []
     for verdict in verdicts:
@@ -86,10 +100,11 @@ def throttle_candidates(
         if not known:
             continue
         worst = pods[max(known, key=lambda uid: known[uid])]
-        if not may_be_throttled(worst):
+        if not may_be_throttled(worst) and verdict.on:
             exempt.append((verdict, worst))
         candidates = {uid: share for uid, share in known.items() if may_be_throttled(pods[uid])}
-        if sum(candidates.values()) < min_share:
+        caused = sum(candidates.values())
+        if caused < min_share or not (verdict.on or alone_enough(verdict, caused)):
             continue
         largest = max(candidates.values())
         for uid, share in candidates.items():
@@ -99,5 +114,6 @@ def throttle_candidates(
 
 
 def _of_culprit(cases: list[tuple[Verdict, float]]) -> CulpritCases:
-    interferes = any(verdict.state is AlarmState.INTERFERED for verdict, _ in cases)
-    return CulpritCases(CulpritStatus.INTERFERES if interferes else CulpritStatus.RECOVERING, tuple(cases))
+    states = {verdict.state for verdict, _ in cases}
+    status = next(status for state, status in _STATUS_OF.items() if state in states)
+    return CulpritCases(status, tuple(cases))

@@ -61,8 +61,9 @@ class CpuLever:
         return self._suppress and bool(by_quota)
 
     def base(self, view: NodeView, pod: PodView) -> int | None:
-        """Milli-cores that it used recently."""
-        return None if pod.cpu is None else max(pod.cpu, MIN_BASE_MILLI)
+        """Milli-cores that it used recently: in the last tick, or within the short evidence if that is more."""
+        recent = 0.0 if view.interference is None else view.interference.recent_cores.get(pod.meta.uid, 0.0)
+        return None if pod.cpu is None else max(pod.cpu, int(recent * 1000), MIN_BASE_MILLI)
 
     def problem(self, view: NodeView, pod: PodView, action: InterferenceAction) -> str:
         """Every kernel has quotas."""

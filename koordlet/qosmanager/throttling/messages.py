@@ -31,7 +31,13 @@ def stepped(
 ) -> Notice:
     """The level of a culprit changed; `remaining` and `why` in words, `event` empty for no Event."""
     down = is_step_down(before, after)
-    details = {"resource": resource, "level": after.level, "base": after.base, "was": before and before.level}
+    details = {
+        "resource": resource,
+        "level": after.level,
+        "base": after.base,
+        "was": before and before.level,
+        "provisional": not after.confirmed,
+    }
     step = f"throttled to {remaining}" if down else f"released up to {remaining}"
     return Notice(
         pod,

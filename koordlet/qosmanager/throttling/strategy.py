@@ -3,9 +3,10 @@
     verdicts --culprits--> CulpritCases --state--> ThrottleState --levers--> settings
 
 `interferenceStrategy.actions` enables it per resource. Only best-effort pods are throttled; a worst culprit of another
-class gets one notice and is not modified. Every change is published (`messages`): in the audit log, as Events on
-culprit and victim, and as a count. The state is lost with the process: the next process starts with nothing throttled,
-and the ledger restores the settings.
+class gets one notice and is not modified. A suspicion, for which short evidence is enough, allows one step (`state`).
+Every change is published (`messages`): in the audit log, as Events on culprit and victim if there is an alarm, and as a
+count. The state is lost with the process: the next process starts with nothing throttled, and the ledger restores the
+settings.
 """
 
 from __future__ import annotations
@@ -91,6 +92,9 @@ class ThrottleCulprits(Strategy):
         self._cpu = CpuLever(suppress=suppress)
         self._levers: dict[str, Lever] = {"cpu": self._cpu, "memory": MemoryLever(supports), **(more or {})}
         self._culprits: dict[Key, _Culprit] = {}
+        self._released: dict[Key, ThrottleState] = {}
+        """Culprits that are not throttled any more, as long as they are remembered."""
+        self._suspects = False
         self._published_exempt: set[tuple[str, str, str]] = set()
         """(victim, resource, pod UID) of exempt culprits that were published."""
         self._published_reports: set[Key] = set()
@@ -103,8 +107,17 @@ class ThrottleCulprits(Strategy):
         """Pod UID -> level in percent, of pods that are throttled in that resource."""
         return {uid: culprit.state.level for (uid, of), culprit in self._culprits.items() if of == resource}
 
+    def suspect(self) -> None:
+        """A container begins to be suspected of being delayed: decide in the next round, due or not."""
+        self._suspects = True
+
+    def outdated(self) -> bool:
+        """Whether something is suspected since the last decision."""
+        return self._suspects
+
     def decide(self, view: NodeView) -> QoSDecision | None:
         """See the module."""
+        self._suspects = False
         interference = view.interference
         strategy = None if interference is None else interference.strategy
         actions = enabled(strategy.actions) if strategy is not None and strategy.enable is not False else {}
@@ -114,7 +127,7 @@ class ThrottleCulprits(Strategy):
             return None if self._culprits else QoSDecision(note="waiting for verdicts")
         pods = {pod.meta.uid: pod for pod in view.pods}
         cases, exempt = throttle_candidates(
-            interference.verdicts,
+            (*(verdict for verdict in interference.verdicts if verdict.on), *interference.suspicions),
             pods,
             actions,
             min_share=(strategy.actions.min_share_percent or 0) / 100,
@@ -123,7 +136,7 @@ class ThrottleCulprits(Strategy):
         inputs = _RoundInputs(view, actions, cases, pods, events=strategy.event is not False)
         reported = {key for key in cases if actions[key[1]].policy == REPORT}
         notices = self._exempt(exempt, inputs) + self._reports(reported, inputs)
-        for key in sorted({*self._culprits, *(cases.keys() - reported)}):
+        for key in sorted({*self._culprits, *self._released, *(cases.keys() - reported)}):
             notices += self._advance(key, inputs)
         return self._decision(view, actions, notices, self._evictions(inputs))
 
@@ -138,15 +151,19 @@ class ThrottleCulprits(Strategy):
         uid, resource = key
         known, cases = self._culprits.get(key), inputs.cases.get(key)
         pod, action = inputs.pods.get(uid), inputs.actions.get(resource)
+        released = self._released.pop(key, None)
         if pod is None or action is None or action.policy == REPORT:
             return [self._free(key, GONE if pod is None else DISABLED)] if known else []
         lever = self._levers.get(resource)
         base = None if lever is None else lever.base(inputs.view, pod)
-        if lever is None or (known is None and base is None):
+        if lever is None or (known is None and released is None and base is None):
             return []
         status = CulpritStatus.QUIET if cases is None else cases.status
-        before = None if known is None else known.state
+        before = released if known is None else known.state
         after = advance(before, status, _pace(action), inputs.view.now, base or 0)
+        if after is not None and after.level >= FULL:
+            self._released[key] = after
+            after = None
         if after is None:
             return [self._free(key, NOT_NEEDED)] if known else []
         if cases is not None:
@@ -170,7 +187,7 @@ class ThrottleCulprits(Strategy):
         after, pod, now = culprit.state, culprit.pod, inputs.view.now
         remaining = messages.remaining_text(resource, after, lever.text(inputs.view, after))
         down = messages.is_step_down(before, after)
-        due = inputs.events and down and now - culprit.event_at >= EVENT_SECONDS
+        due = inputs.events and down and after.confirmed and now - culprit.event_at >= EVENT_SECONDS
         if due:
             culprit.event_at = now
         event = messages.culprit_event(resource, cases) if due and cases is not None else ""
@@ -184,6 +201,7 @@ class ThrottleCulprits(Strategy):
         return messages.freed(culprit.pod, key[1], why, event=why != GONE and culprit.event_at != -inf)
 
     def _free_all(self) -> list[Notice]:
+        self._released.clear()
         self._published_exempt.clear()
         self._published_reports.clear()
         return [self._free(key, DISABLED) for key in sorted(self._culprits)]

@@ -1,7 +1,7 @@
 """Creates the host directories that hooks mount into containers.
 
 Containers write to these directories, so nothing in them is trusted: they are created and opened without following
-symbolic links, and below a parent that belongs to root and that nobody else can write.
+symbolic links, and below a parent that belongs to root and that no other user can write.
 """
 
 from __future__ import annotations

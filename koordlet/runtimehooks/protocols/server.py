@@ -36,7 +36,7 @@ log = get_logger(__name__)
 GRACE_SECONDS = 2.0
 """Time for running calls when koordlet stops; new calls are refused at once."""
 CALLS_AT_ONCE = 1024
-"""More are refused: a runtime with so many calls does not wait for answers."""
+"""Further calls are refused: a runtime with this many open calls does not wait for answers."""
 MAX_MESSAGE_BYTES = 16 << 20
 """The limit between kubelet and runtimes; the request of a hook is not larger than the call that it belongs to."""
 PROTOCOL = "grpc"

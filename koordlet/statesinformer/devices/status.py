@@ -201,12 +201,14 @@ def _condition(status: str, reason: str, message: str, now: Time) -> Condition:
 
 
 def legal_reason(code: str) -> str:
-    """A vendor's error code as a condition's reason, without characters that are not allowed.
+    """A vendor's error code as a condition's reason, without characters that are not allowed; -8001 is `Code8001`.
 
     With an invalid reason the API server would reject the whole Device, at the time when a device fails.
     """
-    kept = re.sub(r"[^A-Za-z0-9_,:]", "", code)
-    return re.sub(r"^[^A-Za-z]+", "", kept)[:MAX_REASON_CHARS].rstrip(",:") or "Unknown"
+    kept = re.sub(r"[^A-Za-z0-9_,:]", "", code).lstrip("_,:")
+    if kept and kept[0].isdigit():
+        kept = f"Code{kept}"
+    return kept[:MAX_REASON_CHARS].rstrip(",:") or "Unknown"
 
 
 def gpu_labels(gpus: Sequence[GpuInfo], driver: str) -> dict[str, str | None]:

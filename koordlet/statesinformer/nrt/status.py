@@ -159,12 +159,17 @@ def _exclusive(system: SystemQOSResource | None, problems: dict[str, str]) -> CP
 
 
 def _zones(machine: MachineInfo, node: Node) -> list[Zone]:
+    """One for each NUMA node with CPUs; none on kernels without NUMA. Nodes with memory only (CXL, persistent memory)
+    are left out: pods are placed by CPUs. Koordinator reports nothing of such machines."""
     of_node = machine.cpus.by_node
-    if set(of_node) != set(machine.numa):
+    if not machine.numa:
+        return []
+    if not set(of_node) <= set(machine.numa):
         raise TopologyError(f"NUMA nodes with CPUs: {sorted(of_node)}, NUMA nodes with memory: {sorted(machine.numa)}")
     withheld = _withheld(node, len(of_node))
     zones = []
-    for number, memory in sorted(machine.numa.items()):
+    for number in sorted(of_node):
+        memory = machine.numa[number]
         huge = {
             name: Quantity.of(memory.huge_pages.get(size, 0) * size * 1024, BINARY_SI)
             for name, size in HUGE_PAGES.items()

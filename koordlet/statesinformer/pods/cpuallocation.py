@@ -1,9 +1,9 @@
 """The CPUs that the scheduler allocated to pods (`resource-status`), as far as koordlet accepts them. Pure.
 
-The annotation belongs to the scheduler, but whoever may change a pod may be able to change it, and root acts on it. So
-koordlet accepts CPUs only for the classes that the scheduler pins (spec 01 §4.2, spec 03 §4.6), only CPUs of this node,
-not more than the pod requests, and none that another pod holds. A refused or malformed allocation counts as absent.
-Decoding is bounded and remembered by text (`koordlet.api.annotations`).
+The annotation belongs to the scheduler, but users who may change a pod may be able to change it, and root acts on it.
+So koordlet accepts CPUs only for the classes that the scheduler pins (spec 01 §4.2, spec 03 §4.6), only CPUs of this
+node, not more than the pod requests, and none that another pod holds. A refused or malformed allocation counts as
+absent. Decoding is bounded and remembered by text (`koordlet.api.annotations`).
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-BYTES_PER_ANSWER: Final = 16 << 10
-"""Allowance per answer: a pod without unusual annotations has 5 to 20 KiB."""
+BYTES_PER_ANSWER: Final = 8 << 10
+"""Allowance per answer: a pod without unusual annotations has 5 to 20 KiB and rarely changes."""
 MAX_BYTES: Final = 256 << 10
 """What a pod may save, and how much of a larger pod counts: the API server's limit for annotations."""
 
@@ -30,11 +30,18 @@ class DecodeAllowance:
         known = self._balances
         self._balances = {uid: known[uid] for uid in uids if uid in known}
 
+    def spent(self, uid: str) -> bool:
+        """Whether a change of the pod could not be decoded now."""
+        return self._balance(uid) <= 0
+
+    def _balance(self, uid: str) -> int:
+        balance, answer = self._balances.get(uid, (MAX_BYTES, self._answer))
+        return min(MAX_BYTES, balance + (self._answer - answer) * BYTES_PER_ANSWER)
+
     def take(self, uid: str, size: int) -> bool:
         """Whether a changed pod of `size` bytes may be decoded now. A pod larger than the balance may, and waits longer
         the next time."""
-        balance, answer = self._balances.get(uid, (MAX_BYTES, self._answer))
-        balance = min(MAX_BYTES, balance + (self._answer - answer) * BYTES_PER_ANSWER)
+        balance = self._balance(uid)
         if balance <= 0:
             return False
         self._balances[uid] = (balance - min(size, MAX_BYTES), self._answer)

@@ -1,7 +1,7 @@
 """The devices that the scheduler allocated to pods (`device-allocated`), as far as koordlet accepts them. Pure.
 
-The annotation belongs to the scheduler, but whoever may change a pod may be able to change it, and root acts on it. So
-koordlet accepts only devices that this node has, amounts within 100 percent of a device, and only what other pods
+The annotation belongs to the scheduler, but users who may change a pod may be able to change it, and root acts on it.
+So koordlet accepts only devices that this node has, amounts within 100 percent of a device, and only what other pods
 leave: a device may be shared by percent, a virtual function may not. A refused or malformed allocation counts as
 absent.
 """

@@ -15,8 +15,8 @@ from koordlet.api.core import ContainerStatus, Pod, pod_qos_class
 from koordlet.api.priority import priority_class
 from koordlet.api.qos import qos_class
 from koordlet.app.logging import get_logger
-from koordlet.statesinformer.pods.cpuallocation import accept, allocation_of
-from koordlet.statesinformer.pods.deviceallocation import MinorsOf, accept_devices, devices_of_pod
+from koordlet.statesinformer.pods.cpuallocation import NO_ALLOCATION, accept, allocation_of
+from koordlet.statesinformer.pods.deviceallocation import NO_DEVICES, MinorsOf, accept_devices, devices_of_pod
 from koordlet.statesinformer.pods.kubelet import KubeletClient, KubeletError
 from koordlet.statesinformer.pods.model import ContainerMeta, PodMeta
 from koordlet.statesinformer.pods.taskids import TERMINATED_PHASES
@@ -90,6 +90,8 @@ class PodsInformer:
         self._task_ids = task_ids
         self._sandbox_dir = sandbox_dir
         self._logged_uids: set[str] = set()
+        self._described: dict[str, tuple[Pod, CgroupDriver, PodMeta]] = {}
+        """UID -> (pod, driver, description) of the last list, without regard to other pods."""
         self.pods: MappingProxyType[str, PodMeta] = MappingProxyType({})
         self.synced = False
         """Whether `pods` was set at least once."""
@@ -120,15 +122,17 @@ class PodsInformer:
             self.replace(pods)
 
     def replace(self, pods: Iterable[Pod]) -> None:
-        """Set `pods` to this list."""
+        """Set `pods` to this list. If nothing changed, `pods` stays the same object."""
         driver = self._driver()
+        described: dict[str, tuple[Pod, CgroupDriver, PodMeta]] = {}
         metas: dict[str, PodMeta] = {}
         for pod in pods:
             uid = pod.metadata.uid
             try:
                 if not uid:
                     raise NamingError("metadata.uid is empty")
-                meta = self._with_sandbox(describe(pod, driver), driver)
+                meta = self._with_sandbox(self._description(pod, driver), driver)
+                described[uid] = pod, driver, meta
                 metas[uid] = meta if self._task_ids is None else replace(meta, task_ids=self._task_ids(meta, driver))
                 self._logged_uids.discard(uid)
             except (NamingError, ValueError) as error:
@@ -136,15 +140,27 @@ class PodsInformer:
                     self._logged_uids.add(uid)
                     log.warning("Pod left out", pod=pod.metadata.key, uid=uid, error=str(error))
         self._logged_uids.intersection_update(pod.metadata.uid for pod in pods)
-        self.pods = MappingProxyType(self._with_accepted_devices(self._with_accepted_cpus(metas)))
+        self._described = described
+        accepted = self._with_accepted_devices(self._with_accepted_cpus(metas))
+        if not _same(self.pods, accepted):
+            self.pods = MappingProxyType(accepted)
         self.synced = True
         self.error = ""
         self._on_sync()
 
+    def _description(self, pod: Pod, driver: CgroupDriver) -> PodMeta:
+        """`describe`, once per state of a pod: the kubelet client returns the same object for an unchanged pod."""
+        known = self._described.get(pod.metadata.uid)
+        return known[2] if known is not None and known[0] is pod and known[1] is driver else describe(pod, driver)
+
     def _with_accepted_cpus(self, metas: Mapping[str, PodMeta]) -> dict[str, PodMeta]:
         """The pods with the CPUs that they may have beside each other."""
         held = {uid: meta.cpu_allocation.cpus for uid, meta in self.pods.items()}
-        allocations = {uid: (meta.pod, meta.cpu_allocation) for uid, meta in metas.items() if meta.pod is not None}
+        allocations = {
+            uid: (meta.pod, meta.cpu_allocation)
+            for uid, meta in metas.items()
+            if meta.pod is not None and meta.cpu_allocation is not NO_ALLOCATION
+        }
         result = dict(metas)
         for uid, allocation in accept(allocations, held, self._online_cpus).items():
             meta = metas[uid]
@@ -159,7 +175,11 @@ class PodsInformer:
     def _with_accepted_devices(self, metas: Mapping[str, PodMeta]) -> dict[str, PodMeta]:
         """The pods with the devices that they may have beside each other."""
         held = {uid: meta.device_allocation for uid, meta in self.pods.items() if meta.device_allocation.shares}
-        allocations = {uid: (meta.pod, meta.device_allocation) for uid, meta in metas.items() if meta.pod is not None}
+        allocations = {
+            uid: (meta.pod, meta.device_allocation)
+            for uid, meta in metas.items()
+            if meta.pod is not None and meta.device_allocation is not NO_DEVICES
+        }
         result = dict(metas)
         for uid, allocation in accept_devices(allocations, held, self._device_minors).items():
             meta = metas[uid]
@@ -174,7 +194,9 @@ class PodsInformer:
     def _with_sandbox(self, meta: PodMeta, driver: CgroupDriver) -> PodMeta:
         """Reads the sandbox once per set of container ids: in a new sandbox all containers get new ids. A terminated
         pod has none."""
-        if self._sandbox_dir is None or (meta.pod is not None and meta.pod.status.phase in TERMINATED_PHASES):
+        if self._sandbox_dir is None or meta.sandbox_dir:
+            return meta
+        if meta.pod is not None and meta.pod.status.phase in TERMINATED_PHASES:
             return meta
         old = self.pods.get(meta.uid)
         same = old is not None and old.sandbox_dir and _ids(old) == _ids(meta)
@@ -184,3 +206,8 @@ class PodsInformer:
 
 def _ids(meta: PodMeta) -> tuple[str, ...]:
     return tuple(container.id for container in meta.containers)
+
+
+def _same(old: Mapping[str, PodMeta], new: Mapping[str, PodMeta]) -> bool:
+    """Whether both have the same pods, which are equal."""
+    return old.keys() == new.keys() and all(meta is old[uid] or meta == old[uid] for uid, meta in new.items())

@@ -130,7 +130,7 @@ class KubeletClient:
         self.decoded_bytes = 0
         """Bytes of pods decoded since the start; unchanged pods add nothing."""
         self.postponed = 0
-        """Changes of pods that were left for a later answer."""
+        """Pods that changed so much that an answer was not compared with their last state."""
         self._session: aiohttp.ClientSession | None = None
 
     async def pods(self) -> list[Pod]:
@@ -160,14 +160,17 @@ class KubeletClient:
     def _current(self, raw: msgspec.Raw) -> tuple[_Digest, Pod]:
         """The pod and the digest of the JSON that it was decoded from: `raw`, or an earlier state of a pod that changes
         too fast. Raises WireError."""
+        uid = _uid(raw)
+        last = self._digests.get(uid)
+        if last is not None and self._allowance.spent(uid):
+            self.postponed += 1
+            return last, self._decoded[last]
         digest = _digest(raw)
         known = self._decoded.get(digest)
         if known is not None:
             return digest, known
-        last = self._digests.get(_uid(raw))
-        if last is not None and not self._allowance.take(self._decoded[last].metadata.uid, len(memoryview(raw))):
-            self.postponed += 1
-            return last, self._decoded[last]
+        if last is not None:
+            self._allowance.take(uid, len(memoryview(raw)))
         return digest, self._decode(raw)
 
     def _decode(self, raw: msgspec.Raw) -> Pod:

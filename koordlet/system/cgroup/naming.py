@@ -27,7 +27,6 @@ class CgroupDriver(enum.Enum):
     CGROUPFS = "cgroupfs"
 
 
-DEFAULT_DRIVER = CgroupDriver.SYSTEMD
 MAX_NAME_CHARS = 200
 """Of a pod UID or container id; the kernel's limit is 255 for the directory's name around it."""
 
@@ -212,7 +211,7 @@ def detect_driver(cpu_root: Path) -> CgroupDriver | None:
 
 def find_driver(cpu_root: Path, roots: Roots, kubelet_port: int) -> CgroupDriver:
     """The driver by the tree, else by the configuration of the kubelet that listens on `kubelet_port`. Raises
-    `NamingError` while neither is known. Callers retry for a minute and then use `DEFAULT_DRIVER`."""
+    `NamingError` while neither is known."""
     detected = detect_driver(cpu_root)
     if detected is not None:
         return detected

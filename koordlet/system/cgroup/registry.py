@@ -1,8 +1,8 @@
 """Every cgroup and node file that koordlet may read or write, as one table (spec 03 §1.3).
 
-A resource is named by its v1 file on both versions. An entry says where the value is, which values may be written, how
-they are encoded and when the file counts as supported. None for a version means that the resource does not exist there.
-The last block holds files of stock v2 kernels that Koordinator does not know, named by their v2 file.
+A resource is named by its v1 file on both versions. An entry states where the value is, which values may be written,
+how they are encoded and when the file counts as supported. None for a version means that the resource does not exist
+there. The last block holds files of stock v2 kernels that Koordinator does not know, named by their v2 file.
 """
 
 from __future__ import annotations

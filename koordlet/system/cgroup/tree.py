@@ -19,6 +19,8 @@ from koordlet.system.errors import CgroupGone
 _AT_FDCWD = -100
 _FILEID_KERNFS = 0xFE
 _HANDLE_BYTES = 8
+_LINKS_OF_LEAF = 2
+"""Link count of a directory without child directories; each child directory adds one."""
 _HEADER = struct.Struct("=Ii")
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -51,6 +53,58 @@ def walk_ids(root: Path | str) -> Iterator[tuple[str, int]]:
             continue
 
 
+class RepeatedWalk:
+    """`walk_ids` of one tree that is walked again and again.
+
+    Listing a directory takes longer than asking for the status of its children, because every cgroup has dozens of
+    files. So the names of the last walk are kept: while all of them exist and the directory's link count is theirs,
+    there are no others. Bounded by the cgroups of the last walk."""
+
+    def __init__(self, root: Path | str) -> None:
+        self._root = os.fspath(root)
+        self._names: dict[str, list[str]] = {}
+        """Directory -> names of its child directories."""
+
+    def walk_ids(self) -> Iterator[tuple[str, int]]:
+        """As the function of this name."""
+        try:
+            inodes = ids_are_inodes(self._root)
+            pending = [("", os.stat(self._root))]  # noqa: PTH116 - strings, because this is hot
+        except (CgroupGone, FileNotFoundError):
+            return
+        names: dict[str, list[str]] = {}
+        while pending:
+            path, status = pending.pop()
+            try:
+                yield path, status.st_ino if inodes else cgroup_id(_join(self._root, path))
+            except CgroupGone:
+                continue
+            if status.st_nlink != _LINKS_OF_LEAF:
+                names[path], below = self._children(path, status.st_nlink - _LINKS_OF_LEAF)
+                pending += reversed(below)
+        self._names = names
+
+    def _children(self, path: str, count: int) -> tuple[list[str], list[tuple[str, os.stat_result]]]:
+        names = self._names.get(path)
+        if names is not None and len(names) == count:
+            below = self._existing(path, names)
+            if len(below) == count:
+                return names, below
+        names = children(self._root, path)
+        return names, self._existing(path, names)
+
+    def _existing(self, path: str, names: list[str]) -> list[tuple[str, os.stat_result]]:
+        prefix = f"{path}/" if path else ""
+        statuses = []
+        for name in names:
+            child = prefix + name
+            try:
+                statuses.append((child, os.stat(f"{self._root}/{child}")))  # noqa: PTH116 - strings, as above
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+        return statuses
+
+
 def ids_are_inodes(root: Path | str) -> bool:
     """Whether the cgroup ids of a tree are its inode numbers, as on 64-bit kernels since 5.5; raises CgroupGone."""
     return cgroup_id(root) == inode(root)
@@ -81,8 +135,8 @@ def _walk(root: Path | str, cgroup_dir: str = "") -> Iterator[tuple[str, os.stat
         if not stat.S_ISDIR(status.st_mode):
             continue
         yield path, status
-        # A link count of 2 means no child directory. Listing the files of a leaf takes as long as ten of these calls.
-        if status.st_nlink != 2:
+        # Listing the files of a leaf takes as long as ten of these calls.
+        if status.st_nlink != _LINKS_OF_LEAF:
             prefix = f"{path}/" if path else ""
             pending += [prefix + name for name in reversed(children(base, path))]
 

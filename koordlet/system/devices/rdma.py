@@ -6,7 +6,6 @@ import os
 import re
 import stat
 from dataclasses import dataclass
-from pathlib import Path
 
 from koordlet.system.roots import Roots
 
@@ -30,11 +29,11 @@ class DeviceNode:
     mode: int
 
 
-def verbs_device(roots: Roots, address: str, dev: Path = Path("/dev")) -> DeviceNode:
+def verbs_device(roots: Roots, address: str) -> DeviceNode:
     """The verbs device of a PCI function, or `rdma_cm`. Raises RDMAError."""
     name = "rdma_cm" if address == CONNECTION_MANAGER else _verbs_name(roots, address)
     try:
-        status = (dev / "infiniband" / name).stat()
+        status = (roots.dev / "infiniband" / name).stat()
     except OSError as error:
         raise RDMAError(f"{DIRECTORY}/{name}: {error.strerror}") from error
     if not stat.S_ISCHR(status.st_mode):

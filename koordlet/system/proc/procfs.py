@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from koordlet.system.cgroup.namespace import absolute
 from koordlet.system.cpu.cputopology import node_dirs
 from koordlet.system.errors import MalformedFile
 from koordlet.system.kernel import read_text
@@ -164,10 +165,13 @@ def parse_vmstat(text: str, path: str = "vmstat") -> dict[str, int]:
 
 def read_cgroups(roots: Roots, pid: int) -> dict[str, str] | None:
     """Controller (`""` for the unified tree, `name=systemd` for named ones) -> directory without leading
-    slash."""
+    slash. A directory that this process's cgroup namespace hides is omitted."""
     path = roots.proc / str(pid) / "cgroup"
     text = read_text(path)
-    return parse_cgroups(text, str(path)) if text else None
+    if not text:
+        return None
+    directories = {name: absolute(shown, roots.cgroup) for name, shown in parse_cgroups(text, str(path)).items()}
+    return {name: directory for name, directory in directories.items() if directory is not None}
 
 
 def parse_cgroups(text: str, path: str = "cgroup") -> dict[str, str]:
