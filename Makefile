@@ -69,14 +69,14 @@ test-hostile: setup-test  ## every attacker of docs/security.md against a whole 
 	@$(PY) -m tests.hostile --seconds $(or $(SECONDS_EACH),60)
 
 .PHONY: bench-kubernetes
-bench-kubernetes: setup-test  ## koord-scheduler beside kube-scheduler on a real API server
-	@scripts/setup.sh kubernetes
+bench-kubernetes: setup-test  ## koord-scheduler beside kube-scheduler on a real API server; koordlet's cost under a real kubelet
 	@tests/kubernetes/build.sh $(KUBERNETES)
-	@$(PY) -m tests.kubernetes.bench_scheduler --kubernetes $(KUBERNETES)
+	@status=0; $(PY) -m tests.kubernetes.bench_scheduler --kubernetes $(KUBERNETES) || status=$$?; \
+	KOORD_KUBERNETES=$(KUBERNETES) tests/kubernetes/run.sh --module tests.kubernetes.bench_node || status=$$?; exit $$status
 
 .PHONY: bench-interference
-bench-interference: setup-test  ## who is named as culprit, in randomised trials: SEED=n TRIALS=40
-	@$(PY) tests/scale/bench_interference.py --seed $(or $(SEED),1) --trials $(or $(TRIALS),40)
+bench-interference: setup-test  ## who is named as culprit, in randomised trials: SEED=n TRIALS=60
+	@$(PY) tests/scale/bench_interference.py --seed $(or $(SEED),1) --trials $(or $(TRIALS),60)
 
 .PHONY: bench-proxy
 bench-proxy: setup-test  ## what koord-runtime-proxy adds to calls of containerd and dockerd, beside the direct way
@@ -86,9 +86,15 @@ bench-proxy: setup-test  ## what koord-runtime-proxy adds to calls of containerd
 demo-colocation: setup-test  ## a service beside batch work, with and without koordlet, in numbers; ONCE=1 ends by itself
 	@$(PY) -m tests.scale.colocation $(if $(ONCE),--once) $(if $(SVG),--svg $(SVG))
 
+.PHONY: bench-colocation
+bench-colocation:  ## Debian's services beside Debian's batch work: SERVICES=redis,nginx BATCH=cpu,disk SECONDS_EACH=10 ROUNDS=3 SVG=folder
+	@scripts/setup.sh colocation
+	@$(PY) -m tests.scale.colocation_real --services "$(SERVICES)" --batch "$(BATCH)" --seconds $(or $(SECONDS_EACH),10) \
+	  --rounds $(or $(ROUNDS),3) $(if $(HEAD),--head $(HEAD)) $(if $(WEIGHT),--weight $(WEIGHT)) $(if $(SVG),--svg $(SVG))
+
 .PHONY: chaos
-chaos: setup-test  ## kill -9 koordlet at random moments while pods come and go: KILLS=50 PODS=200 SEED=n
-	@$(PY) tests/scale/chaos.py $(if $(KILLS),--kills $(KILLS)) $(if $(PODS),--pods $(PODS)) $(if $(SEED),--seed $(SEED))
+chaos: setup-test  ## kill -9 koordlet while pods come and go: KILLS=50 PODS=200 SEED=n; DURATION=30m: everything fails
+	@$(PY) tests/scale/chaos.py $(if $(DURATION),--duration $(DURATION)) $(if $(KILLS),--kills $(KILLS)) $(if $(PODS),--pods $(PODS)) $(if $(SEED),--seed $(SEED))
 
 .PHONY: bpf
 bpf:  ## the BPF objects
@@ -98,27 +104,46 @@ bpf:  ## the BPF objects
 crds:  ## rewrite deploy/crds from the structs
 	@$(PY) -m koordlet.api.encoding.crdgen --out deploy/crds
 
+.PHONY: docs docs-serve
+docs:  ## the documentation site in build/docs/site; fails on a warning or a broken link
+	@scripts/docs.sh
+docs-serve:  ## the same on a local port, rebuilt at every change
+	@scripts/docs.sh serve
+
+.PHONY: diagrams
+diagrams:  ## rewrite docs/diagrams
+	@$(PY) -m scripts.diagrams
+
+.PHONY: recording
+recording: setup  ## record a run of `make demo ONCE=1` in docs/demo.cast, for asciinema
+	@$(PY) -m scripts.recording --out docs/demo.cast -- $(MAKE) --no-print-directory demo ONCE=1
+
 .PHONY: dashboards
 dashboards:  ## rewrite deploy/grafana and the panels in docs/grafana.md
 	@$(PY) -m scripts.grafana
 
 .PHONY: fuzz
-fuzz: setup-test  ## texts for every parser of tenant input; MINUTES=60 goes on for an hour
-	@FUZZ_MINUTES=$(or $(MINUTES),5) $(PY) -m pytest -q --timeout=0 tests/fuzz
+fuzz: setup-test  ## every parser of tenant input with hypothesis and Atheris, the API with schemathesis; MINUTES=60 each
+	@scripts/fuzz.sh $(or $(MINUTES),5)
 
 .PHONY: security-tables
 security-tables:  ## rewrite the tables of docs/security.md from the programs' data
 	@$(PY) -m scripts.securitytables
+	@$(PY) -m scripts.unitexposure
 
-.PHONY: images chart
-images: setup-test  ## the container images, from Debian packages, with Docker; trees and SBOMs in build/images
-	@$(PY) -m scripts.install.images
+.PHONY: images chart demo-install
+images: setup-test  ## the container images, from Debian packages, with Docker; ARCHIVE=1: for containerd, without Docker
+	@$(PY) -m scripts.install.images $(if $(ARCHIVE),--archive)
+demo-install: setup-test  ## install the images on the embedded cluster, use them, uninstall; ONCE=1 ends by itself
+	@mkdir -p build/kubernetes
+	@tests/kubernetes/run.sh --module scripts.install.demo $(if $(ONCE),--once)
 chart:  ## the Helm chart in build/chart
 	@$(PY) -m scripts.install.chart --out build/chart
 
 .PHONY: configuration
-configuration:  ## rewrite docs/configuration.md, the reference of fields, gates, flags and pod keys
+configuration:  ## rewrite the references of fields, gates, flags, keys and metrics in docs
 	@$(PY) -m scripts.configreference
+	@$(PY) -m scripts.metricsreference
 
 .PHONY: layout
 layout:  ## rewrite docs/layout.md, the map of wide folders

@@ -5,6 +5,7 @@ Generated files are written next to their sources before the packages are collec
 checkout (an editable install) gets them from scripts/setup.sh instead.
 """
 
+import os
 import runpy
 import shutil
 import subprocess
@@ -19,6 +20,8 @@ from setuptools.command.sdist import sdist
 ROOT = Path(__file__).resolve().parent
 COMMIT = Path("koordlet/COMMIT")
 BTF = Path("/sys/kernel/btf/vmlinux")
+FIRST_DATE_OF_ZIP = "315532800"
+"""1980-01-01 in seconds since 1970: the earliest date in a zip file."""
 TOOLS = {"make": "make", "clang": "clang", "llvm-strip": "llvm", "bpftool": "bpftool"}
 """Program -> Debian package."""
 
@@ -86,7 +89,17 @@ class BinaryDistribution(Distribution):
 
 
 class PlatformWheel(bdist_wheel):
-    """Any Python 3, this platform."""
+    """Any Python 3, this platform. The same sources give the same bytes: dates and modes are not those of the files."""
+
+    def run(self) -> None:
+        os.environ.setdefault("SOURCE_DATE_EPOCH", FIRST_DATE_OF_ZIP)
+        super().run()
+
+    def write_wheelfile(self, *args: object, **kwargs: object) -> None:
+        """The last step before the files are packed."""
+        super().write_wheelfile(*args, **kwargs)
+        for path in Path(self.bdist_dir).rglob("*"):
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
 
     def get_tag(self) -> tuple[str, str, str]:
         return "py3", "none", super().get_tag()[2]

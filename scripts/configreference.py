@@ -30,6 +30,7 @@ from koordlet.api.sloconfig import (
     interference,
     normalization,
     overcommit,
+    profile,
 )
 from koordlet.api.sloconfig.bounds import Bound, field_at
 from koordlet.api.sloconfig.node import HostApplicationSpec
@@ -63,9 +64,13 @@ FLAGS = """## Flags
 
 An empty default is false, 0 or an empty text. Deprecated flags are only in `--help`.
 """
-KEYS = """## Labels and annotations of pods
+KEYS = """## Labels and annotations
 
-Which users may set a key is in [security.md](security.md#keys-of-pods).
+By object. Which users may set a key of a pod is in [security.md](security.md#keys-of-pods).
+"""
+UNUSED = """### Koordinator's keys that are not used
+
+No component reads or writes these. Some are protected from users, because other programs act on them.
 
 """
 CLASSES = ("lsrClass", "lsClass", "beClass", "systemClass", "cgroupRoot")
@@ -79,7 +84,9 @@ PROGRAMS: dict[str, type] = {
 }
 _FLAG = re.compile(r"^  (--\S+)(.*)\n {8}(.*?)(?: \(default ([^()]*)\))?(?: \[deprecated: (.*)\])?$", re.MULTILINE)
 _EFFECT = re.compile(r"^(\w+): (.+)$", re.MULTILINE)
-_READ_BY = re.compile(r"Read by ([^:]+): (.+)")
+_KEY_TEXT = re.compile(r"((?:Read|Written) by) ([^:]+): (.+)")
+_KEY_GROUP = re.compile(r"^# --- (.+?)(?: \(§[^)]*\))? -+\n((?:(?!# ---).*\n)*)", re.MULTILINE)
+_KEY_NAME = re.compile(r"^((LABEL|ANNOTATION)_\w+): Final", re.MULTILINE)
 
 
 class StrategyTable(NamedTuple):
@@ -116,6 +123,11 @@ STRATEGIES = (
         f"{_LISTED}. In {_SPEC}extensions.Object.{interference.EXTENSION_KEY}. Not in Koordinator.",
         interference.DEFAULT,
         interference.BOUNDS,
+    ),
+    StrategyTable(
+        profile.PROFILE_KEY,
+        "the field, for all nodes. The other keys are merged over the profile's strategies. Not in Koordinator.",
+        profile.DEFAULT,
     ),
 )
 
@@ -216,7 +228,7 @@ def docstrings(path: Path) -> dict[str, str]:
 
 
 def _gates(component: str, known: Mapping[str, gates.Gate], *constants: str) -> str:
-    """Raises KeyError for a gate of which `koordlet.api.gates` does not tell the effect."""
+    """Raises KeyError for a gate whose effect `koordlet.api.gates` does not describe."""
     texts = docstrings(ROOT / "koordlet" / "api" / "gates.py")
     effects = {match[1]: match[2] for name in constants for match in _EFFECT.finditer(texts[name])}
     rows = (
@@ -235,16 +247,26 @@ def _flags(program: str, options: type) -> str:
     return f"### {program}\n\n" + table(("flag", "type", "default", "effect"), rows)
 
 
-def _keys() -> str:
-    rows = []
-    for name, text in docstrings(ROOT / "koordlet" / "api" / "names.py").items():
-        read = _READ_BY.fullmatch(text)
-        if read:
-            rows.append((f"`{getattr(names, name)}`", name.partition("_")[0].lower(), read[1], read[2]))
-    return table(("key", "kind", "read by", "value and effect"), rows)
+def _keys() -> Iterator[str]:
+    """A table for each group of keys in `koordlet.api.names`. Raises KeyError for a key without a text."""
+    path = ROOT / "koordlet" / "api" / "names.py"
+    texts = docstrings(path)
+    unused = []
+    for title, body in _KEY_GROUP.findall(path.read_text(encoding="utf-8")):
+        rows = []
+        for name, kind in _KEY_NAME.findall(body):
+            known = _KEY_TEXT.fullmatch(texts[name])
+            if known:
+                rows.append((f"`{getattr(names, name)}`", kind.lower(), f"{known[1].lower()} {known[2]}", known[3]))
+            else:
+                unused.append(f"`{getattr(names, name)}`")
+        if rows:
+            yield f"### {title[0].upper()}{title[1:]}\n\n" + table(("key", "kind", "by", "value and effect"), rows)
+    yield UNUSED + ", ".join(unused) + "\n"
 
 
 def page() -> str:
+    descheduler_gates = {name: gates.DESCHEDULER[name] for name in gates.DESCHEDULER_EFFECTIVE}
     koordlet_gates = _gates("koordlet", gates.KOORDLET, "KOORDLET", "KOORDLET_HOOKS")
     parts = [
         HEAD,
@@ -252,10 +274,12 @@ def page() -> str:
         GATES,
         koordlet_gates,
         _gates("koord-manager", gates.MANAGER, "MANAGER"),
+        _gates("koord-descheduler", descheduler_gates, "DESCHEDULER"),
         _gates("koord-scheduler", gates.SCHEDULER, "SCHEDULER"),
         FLAGS,
         *(_flags(program, options) for program, options in PROGRAMS.items()),
-        KEYS + _keys(),
+        KEYS,
+        *_keys(),
     ]
     return "\n".join(parts)
 

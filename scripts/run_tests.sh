@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Lint and every test, in five groups selected by pytest markers (pyproject.toml). Arguments go to pytest.
-#   guest    boots a virtual machine; it keeps little more than one CPU busy, so lint, pure and tools run beside it, niced
+# Lint, the documentation site and every test, in five groups selected by pytest markers (pyproject.toml). Arguments go to pytest.
+#   guest    boots a virtual machine; it keeps little more than one CPU busy, so lint, docs, pure and tools run beside it, niced
 #   pure     needs neither root nor a kernel feature
 #   tools    runs containerd, dockerd, Prometheus, kubectl
 #   machine  drives this machine's kernel or a whole cluster; runs alone, because many of its tests measure time
 #   kubernetes  installs everything on a real Kubernetes, which is built beside guest, pure and tools, with the lowest priority
-# A test marked `timing` that fails runs once more (tests/conftest.py); every other failure counts at once.
+# A test marked `timing` that fails runs again (tests/conftest.py); every other failure counts at once.
 # Exit status 1: something failed; 5: the arguments select no test at all.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-LIMIT_S=${KOORD_TEST_LIMIT_S:-3300} # everything ends after this time, whatever hangs
+LIMIT_S=${KOORD_TEST_LIMIT_S:-3420} # everything ends after this time, whatever hangs
 NO_TESTS=5                          # pytest's exit status when nothing was selected
 HEAVY="kernel or e2e or guest or kubernetes"
 logs=build/tests
 KUBERNETES=v1.35
-LONG="chart api_server nodes faults" # of tests/kubernetes: only `make test-kubernetes` runs them, to stay below an hour
+LONG="embedded_suites chart kustomize api_server nodes faults" # of tests/kubernetes: only `make test-kubernetes` runs them, to stay below an hour
 failed=0 selected=0 niceness=0 guest="" build=""
 
 progress() { echo "run_tests: $*, after $SECONDS s"; }
@@ -49,8 +49,9 @@ build_kubernetes "$@" </dev/null >$logs/kubernetes-build.log 2>&1 &
 build=$!
 set +m
 niceness=10
-progress "the guest boots and writes $logs/guest.log; lint"
+progress "the guest boots and writes $logs/guest.log; lint, docs"
 limited make --no-print-directory lint || exit 1
+limited make --no-print-directory docs || failed=1
 tests pure "not ($HEAVY or runtime or kubectl)" "$@"
 ended pure $?
 tests tools "(runtime or kubectl) and not ($HEAVY)" "$@"

@@ -8,14 +8,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from control.ctl.manifests import koordlet
-from control.ctl.manifests.capabilities import CAPABILITIES
 from control.descheduler.process import manifests as descheduler
+from control.descheduler.process.rights import FEATURES
 from control.manager import manifests as manager
 from control.manager.trust.keys import TENANT, TRUSTED
 from control.manifestfiles import Purpose
 from control.scheduler.process import manifests as scheduler
+from koordlet.system.capabilities import CAPABILITIES
+from scripts.rightsusers import users_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "security.md"
@@ -50,18 +55,42 @@ def _capabilities() -> str:
 
 def _rights() -> str:
     rows = [
-        (component, _of_purpose(purpose), purpose.text if scope == CLUSTER else f"{purpose.text} ({scope})")
+        (
+            component,
+            _of_rules(purpose.rules),
+            purpose.text if scope == CLUSTER else f"{purpose.text} ({scope})",
+            " ".join(f"`{module}`" for module in users_of(component, purpose.text)),
+        )
         for component, scope, purposes in ROLES
         for purpose in purposes
     ]
-    return table(("component", "rights", "used for"), rows)
+    return table(("component", "rights", "used for", "used by"), rows)
 
 
-def _of_purpose(purpose: Purpose) -> str:
+def _other_rights() -> str:
+    rows = [
+        (f"{role['kind']} `{role['metadata']['name']}`", f"`{path}`", _of_rules(role["rules"]), GRANTED[name])
+        for path, role in roles_of_deploy()
+        if (name := role["metadata"]["name"]) in GRANTED
+    ]
+    return table(("role", "file", "rights", "for"), rows)
+
+
+def roles_of_deploy() -> list[tuple[str, dict[str, Any]]]:
+    """Path and object of every role in deploy/."""
+    return [
+        (str(path.relative_to(ROOT)), each)
+        for path in sorted((ROOT / "deploy").rglob("*.yaml"))
+        for each in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+        if each and each.get("kind") in ("ClusterRole", "Role")
+    ]
+
+
+def _of_rules(rules: Iterable[dict[str, Any]]) -> str:
     return "; ".join(
-        f"{', '.join(rule['verbs'])} `{'`, `'.join(rule['resources'])}`"
+        f"{', '.join(rule['verbs'])} `{'`, `'.join(rule.get('resources') or rule['nonResourceURLs'])}`"
         + (f" named {', '.join(f'`{name}`' for name in rule['resourceNames'])}" if rule.get("resourceNames") else "")
-        for rule in purpose.rules
+        for rule in rules
     )
 
 
@@ -74,11 +103,21 @@ ROLES: tuple[tuple[str, str, Iterable[Purpose]], ...] = (
     ("koord-scheduler", NAMESPACE, scheduler.NAMESPACE_PURPOSES),
     ("koord-descheduler", CLUSTER, descheduler.PURPOSES),
     ("koord-descheduler", NAMESPACE, descheduler.NAMESPACE_PURPOSES),
+    *(("koord-descheduler", f"`descheduler-rights/{each.name}.yaml`", each.purposes) for each in FEATURES),
 )
+GRANTED: dict[str, str] = {
+    "koordinator-view": "people and `kubectl koord`: nodes, pods, reports, and the components' pages",
+    "koordinator-portforward": "`kubectl koord` where the API server does not reach the ports of pods; powerful",
+    "koordinator-view-pages": "the pages that a token of the account `koordinator-view` may read",
+    "koordinator-metrics-reader": "Prometheus",
+    "koordlet-older-kubelets": "koordlet, where kubelets are older than 1.33; amounts to commands in all containers",
+}
+"""Roles that no component has by default -> for whom."""
 TABLES: dict[str, Callable[[], str]] = {
     "trusted keys": _trusted_keys,
     "tenant keys": _tenant_keys,
     "rights": _rights,
+    "other rights": _other_rights,
     "capabilities": _capabilities,
 }
 

@@ -10,18 +10,21 @@ import sys
 from pathlib import Path
 
 from scripts.grafana.descheduler import DESCHEDULER_DASHBOARD
+from scripts.grafana.devices import DEVICES_DASHBOARD
+from scripts.grafana.fleet import FLEET_DASHBOARD
 from scripts.grafana.frame import Dashboard, dashboard_json
 from scripts.grafana.health import HEALTH_DASHBOARD
 from scripts.grafana.interference import INTERFERENCE_DASHBOARD
 from scripts.grafana.manager import MANAGER_DASHBOARD
 from scripts.grafana.node import NODE_DASHBOARD
 from scripts.grafana.pod import POD_DASHBOARD
+from scripts.grafana.runtimeproxy import RUNTIME_PROXY_DASHBOARD
 from scripts.grafana.scheduler import SCHEDULER_DASHBOARD
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
-    NODE_DASHBOARD, POD_DASHBOARD, INTERFERENCE_DASHBOARD, HEALTH_DASHBOARD, MANAGER_DASHBOARD, SCHEDULER_DASHBOARD,
-    DESCHEDULER_DASHBOARD,
+    FLEET_DASHBOARD, NODE_DASHBOARD, POD_DASHBOARD, INTERFERENCE_DASHBOARD, DEVICES_DASHBOARD, HEALTH_DASHBOARD,
+    MANAGER_DASHBOARD, SCHEDULER_DASHBOARD, DESCHEDULER_DASHBOARD, RUNTIME_PROXY_DASHBOARD,
 )  # fmt: skip
 MARK = "<!-- generated from scripts/grafana: the panels -->"
 

@@ -39,6 +39,21 @@ DESCHEDULER_DASHBOARD = Dashboard(
             ],
         ),
         Row(
+            "Drains",
+            [
+                Panel(
+                    "Drains",
+                    "DrainNodes by phase.",
+                    [Query("sum by (phase) (descheduler_drain_nodes)", "{{phase}}")],
+                ),
+                Panel(
+                    "Pods of drains",
+                    "Pods of running drains, by phase; Unavailable: no other node has room.",
+                    [Query("sum by (phase) (descheduler_drain_pods)", "{{phase}}")],
+                ),
+            ],
+        ),
+        Row(
             "Passes",
             [
                 Panel(

@@ -113,6 +113,26 @@ MANAGER_DASHBOARD = Dashboard(
             ],
         ),
         Row(
+            "Job queueing",
+            [
+                Panel(
+                    "QueueUnits",
+                    "Jobs by phase (gate JobQueueing).",
+                    [Query("sum by (queue, phase) (koord_manager_queue_units)", "{{queue}} {{phase}}")],
+                    stack=True,
+                ),
+                Panel(
+                    "Admissions and timeouts",
+                    "Jobs per second that a quota admitted, and that were not running in time.",
+                    [
+                        Query(sum_by("queue", rate("koord_manager_queue_admissions_total", "")), "{{queue}}"),
+                        Query(f"sum({rate('koord_manager_queue_timeouts_total', '')})", "timeouts"),
+                    ],
+                    unit="cps",
+                ),
+            ],
+        ),
+        Row(
             "Process",
             [
                 Panel(

@@ -20,10 +20,19 @@ from typing import Any
 import yaml
 
 from koordlet.version import VERSION
-from scripts.install.chartsettings import CONDITIONS, KEEP, KEPT, SETTINGS, Optional, Setting
+from scripts.install.chartsettings import CONDITIONS, KEEP, KEPT, SETTINGS, Choice, Optional, Setting
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("crds", "manager", "scheduler", "descheduler", "koordlet", "device-daemon", "monitoring")
+FOLDERS = (
+    "crds",
+    "manager",
+    "scheduler",
+    "descheduler",
+    "descheduler-rights",
+    "koordlet",
+    "device-daemon",
+    "monitoring",
+)
 Object = dict[str, Any]
 
 
@@ -71,7 +80,7 @@ def templates() -> Iterator[tuple[str, str]]:
             expressions = Expressions()
             objects = [_with_settings(document, folder, expressions) for document in documents]
             text = expressions.expand(yaml.safe_dump_all(objects, sort_keys=False, width=10_000))
-            condition = CONDITIONS.get(folder)
+            condition = CONDITIONS.get(f"{folder}/{name}", CONDITIONS.get(folder))
             if condition:
                 text = f"{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n"
             yield f"{folder}-{name}", text
@@ -101,7 +110,7 @@ def _set(document: Object, setting: Setting, expressions: Expressions) -> None:
         return
     index = last if isinstance(target, dict) else _index(target, str(last))
     old = target[index]
-    placeholder = expressions.add(setting.expression)
+    placeholder = expressions.add(setting.template if isinstance(setting, Choice) else setting.expression)
     target[index] = f"{setting.prefix}{placeholder}" if setting.prefix else placeholder
     if setting.prefix and not str(old).startswith(setting.prefix):
         raise ValueError(f"{setting.kind} {setting.name}: {old!r} does not start with {setting.prefix!r}")

@@ -4,8 +4,13 @@ meaning is the same.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from control.ctl.manifests import privileged
+from control.ctl.manifests.koordlet import CONFINED
+from control.descheduler.process.rights import FEATURES
 
 POD = ("spec", "template", "spec")
 POLICIES = {
@@ -14,6 +19,8 @@ POLICIES = {
     "NODE_STATUS": "nodeStatus",
     "CONFIGMAPS": "configmaps",
     "RESERVATIONS": "reservations",
+    "PODMIGRATIONJOBS": "podmigrationjobs",
+    "DRAINNODES": "drainnodes",
     "ELASTICQUOTAS": "elasticquotas",
 }
 """Suffix of WEBHOOK_CONFIGURATION_FAILURE_POLICY_… -> key below webhookConfiguration.failurePolicy."""
@@ -32,17 +39,32 @@ class Setting:
 
 
 @dataclass(frozen=True)
+class Choice(Setting):
+    """A field with one of two contents; the expression is a boolean value, false by default."""
+
+    contents: tuple[object, object] = ("", "")
+    """While it is false, and while it is true."""
+
+    @property
+    def template(self) -> str:
+        no, yes = (json.dumps(content) for content in self.contents)
+        return f"ternary `{yes}` `{no}` {self.expression}"
+
+
+@dataclass(frozen=True)
 class Optional(Setting):
     """A field that the manifest lacks, and that is left out while its value is empty."""
 
 
+_RIGHTS = "and .Values.descheduler.enabled .Values.descheduler.rights"
 CONDITIONS = {
     "crds": ".Values.crds.managed",
     "descheduler": ".Values.descheduler.enabled",
+    **{f"descheduler-rights/{each.name}.yaml": f"{_RIGHTS}.{each.value}" for each in FEATURES},
     "device-daemon": ".Values.deviceDaemon.enabled",
     "monitoring": ".Values.monitoring.enabled",
 }
-"""Folder of deploy/ -> condition under which the chart contains it."""
+"""Folder of deploy/, or one of its files, -> condition under which the chart contains it."""
 
 KEEP = ".Values.crds.keep"
 KEPT = '"helm.sh/resource-policy" "keep"'
@@ -74,6 +96,7 @@ def _settings() -> Iterator[Setting]:
     yield from _workload("DaemonSet", "koordlet", "koordlet", ".Values.koordlet")
     yield from _workload("DaemonSet", "koord-device-daemon", "koord-device-daemon", ".Values.deviceDaemon")
     yield Optional("DaemonSet", "koordlet", (*POD, "affinity"), '(include "koordlet.affinity" . | fromJson)')
+    yield from _confinement()
     gates = "--feature-gates="
     for kind, name, container, value in (
         ("Deployment", "koord-manager", "manager", ".Values.featureGates"),
@@ -90,6 +113,18 @@ def _settings() -> Iterator[Setting]:
     timeout = ".Values.webhookConfiguration.timeoutSeconds | toString | quote"
     yield Setting("Deployment", "koord-manager", (*env, "WEBHOOK_CONFIGURATION_TIMEOUT_SECONDS", "value"), timeout)
     yield Setting("ConfigMap", "slo-controller-config", ("data",), "toJson .Values.sloControllerConfig")
+
+
+def _confinement() -> Iterator[Setting]:
+    """`koordlet.privileged`, as deploy/koordlet-privileged."""
+    container = (*POD, "containers", "koordlet")
+    value = ".Values.koordlet.privileged"
+    contents = (CONFINED, privileged.PRIVILEGED)
+    yield Choice("DaemonSet", "koordlet", (*container, "securityContext"), value, contents=contents)
+    propagation = (privileged.CONFINED_PROPAGATION, privileged.PROPAGATION)
+    for mount in privileged.propagating():
+        path = (*container, "volumeMounts", mount["name"], "mountPropagation")
+        yield Choice("DaemonSet", "koordlet", path, value, contents=propagation)
 
 
 SETTINGS = tuple(_settings())

@@ -26,7 +26,11 @@ def closure(names: Collection[str]) -> dict[str, str]:
         if fields:
             versions[name] = fields["version"]
             for alternatives in fields["depends"].split(","):
-                waiting += [one.split()[0].partition(":")[0] for one in alternatives.split("|") if one.strip()]
+                waiting += [
+                    alternative.split()[0].partition(":")[0]
+                    for alternative in alternatives.split("|")
+                    if alternative.strip()
+                ]
     return versions
 
 

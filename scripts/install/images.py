@@ -1,8 +1,9 @@
 """Builds the container images with Docker: `make images`.
 
-    python -m scripts.install.images [--out build/images] [--trees]    --trees: only the file trees, without Docker
+    python -m scripts.install.images [--out build/images] [--trees | --archive]
 
-Each folder of --out gets rootfs.tar and sbom.spdx.json, which is in the image, too.
+Each folder of --out gets rootfs.tar and sbom.spdx.json, which is in the image, too. Without Docker: --trees makes only
+that, --archive makes images.tar of both images, for nodes that have only containerd.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 from pathlib import Path
 
 from koordlet.version import VERSION
-from scripts.install import rootfs
+from scripts.install import archive, rootfs
 from scripts.install.debian import MissingPackages
 from scripts.install.imagespecs import SPECS, ImageSpec
 
@@ -29,11 +30,26 @@ def docker_build(spec: ImageSpec, folder: Path) -> None:
     subprocess.run([*command, str(folder)], check=True, env={**os.environ, "DOCKER_BUILDKIT": "0"})
 
 
+def _archive(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        archive.write(path)
+    except MissingPackages as error:
+        sys.stderr.write(f"images: {error}\n")
+        return 1
+    print(f"{path}: {path.stat().st_size / 1e6:.0f} MB")
+    return 0
+
+
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.install.images")
     parser.add_argument("--out", type=Path, default=ROOT / "build/images")
-    parser.add_argument("--trees", action="store_true")
+    without_docker = parser.add_mutually_exclusive_group()
+    without_docker.add_argument("--trees", action="store_true")
+    without_docker.add_argument("--archive", action="store_true")
     args = parser.parse_args(argv)
+    if args.archive:
+        return _archive(args.out / "images.tar")
     for spec in SPECS:
         folder = args.out / spec.target
         try:

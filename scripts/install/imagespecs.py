@@ -31,7 +31,7 @@ CONTROL_PLANE = ImageSpec(
     name=manifestfiles.CONTROL_PLANE_IMAGE,
     account="65532:65532",
     packages=_PYTHON,
-    distributions=_SERVER,
+    distributions=(*_SERVER, "cel-python"),
     product=("koordlet", "control"),
     commands=("koord-manager", "koord-scheduler", "koord-descheduler"),
 )

@@ -1,4 +1,4 @@
-"""Writes deploy/monitoring: who may read metrics and pages, PodMonitors of the components, and the rules of
+"""Writes deploy/monitoring: who may read metrics, PodMonitors of the components, and the rules of
 deploy/prometheus as PrometheusRules.
 
 python -m scripts.install.monitoring            write them
@@ -27,9 +27,7 @@ ENDPOINTS = {
 }
 """Label koord-app, which becomes the job -> port name and path."""
 METRICS_READER = "koordinator-metrics-reader"
-PAGES_READER = "koordinator-pages-reader"
 METRICS_PATHS = ["/metrics", "/metrics/slis", "/internal-metrics", "/external-metrics", "/all-metrics"]
-PAGES_PATHS = ["/top", "/interference", "/enforcement", "/events"]
 SECURE = {
     "scheme": "https",
     "tlsConfig": {"insecureSkipVerify": True},
@@ -40,7 +38,7 @@ metrics."""
 
 
 def access() -> list[Object]:
-    """A role, an account and its token for Prometheus; a role for users of koordlet's pages, bound to nobody."""
+    """A role, an account and its token for Prometheus."""
     own = {"name": METRICS_READER, "namespace": KOORDINATOR_NAMESPACE}
     account = {"kind": "ServiceAccount", **own}
     token = {**own, "annotations": {"kubernetes.io/service-account.name": METRICS_READER}}
@@ -55,7 +53,6 @@ def access() -> list[Object]:
             "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": METRICS_READER},
             "subjects": [account],
         },
-        _role(PAGES_READER, PAGES_PATHS),
     ]
 
 

@@ -46,7 +46,7 @@ def write(spec: ImageSpec, folder: Path) -> Path:
         root = Path(place) / "root"
         _fill(spec, root)
         shutil.copy(root / SBOM, folder / "sbom.spdx.json")
-        return _tar(root, folder / "rootfs.tar")
+        return write_tar(root, folder / "rootfs.tar")
 
 
 def _fill(spec: ImageSpec, root: Path) -> None:
@@ -61,17 +61,23 @@ def _fill(spec: ImageSpec, root: Path) -> None:
         if not _UNUSED.search(str(path)):
             _copy(path, root / str(path).lstrip("/"))
     _alternatives(root)
-    distributions = _distributions(spec)
-    for distribution in distributions.values():
-        _copy_distribution(distribution, root / SITE)
-    for name in spec.product:
-        _copy_product(name, root / SITE)
-    (root / SITE / "koordlet/COMMIT").write_text(f"{commit()}\n")
+    distributions = copy_python(spec, root / SITE)
     _write_commands(spec, root / "usr/local/bin")
     _write_sbom(spec, packages, distributions, root / SBOM)
     compiler = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode=unchecked-hash", f"-s{root}", "-p/"]
     subprocess.run([*compiler, str(root / "usr/lib"), str(root / SITE)], check=True)
     subprocess.run(["/sbin/ldconfig", "-r", str(root)], check=True)
+
+
+def copy_python(spec: ImageSpec, site: Path) -> dict[str, metadata.Distribution]:
+    """Copy the distributions, and the product with its commit; the distributions by name."""
+    distributions = _distributions(spec)
+    for distribution in distributions.values():
+        _copy_distribution(distribution, site)
+    for name in spec.product:
+        _copy_product(name, site)
+    (site / "koordlet/COMMIT").write_text(f"{commit()}\n")
+    return distributions
 
 
 def commit() -> str:
@@ -146,7 +152,10 @@ def _write_sbom(
 ) -> None:
     """SPDX 2.3: one package for each Debian package and Python distribution, with package URLs."""
     urls = [(name, version, f"pkg:deb/debian/{name}@{version}") for name, version in sorted(packages.items())]
-    urls += [(name, one.version, f"pkg:pypi/{name}@{one.version}") for name, one in distributions.items()]
+    urls += [
+        (name, distribution.version, f"pkg:pypi/{name}@{distribution.version}")
+        for name, distribution in distributions.items()
+    ]
     urls.append(("koordinator-py", VERSION, f"pkg:pypi/koordinator-py@{VERSION}"))
     items = [
         {
@@ -183,7 +192,8 @@ def _commit_time(form: str = "%cd") -> str:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=environ).stdout.strip()
 
 
-def _tar(root: Path, path: Path) -> Path:
+def write_tar(root: Path, path: Path) -> Path:
+    """Write `root` as a tar; its path."""
     date = int(_commit_time("%ct"))
 
     def normal(entry: tarfile.TarInfo) -> tarfile.TarInfo:
