@@ -60,6 +60,13 @@ OBJECTS: dict[str, dict[str, Any]] = {
         "spec": {"podRef": {"namespace": "default", "name": "p"}, "ttl": "5m"},
         "status": {"phase": "Running", "status": "Evicting"},
     },
+    "DrainNode": {
+        "spec": {"nodeName": "n1", "confirmState": "Confirmed"},
+        "status": {"phase": "Running", "podMigrationSummary": {"Succeed": 3, "Migrating": 2, "Unmigratable": 1}},
+    },
+    "Queue": {"spec": {"queuePolicy": "Priority", "priority": 5}},
+    "QueueUnit": {"spec": {"queue": "batch"}, "status": {"phase": "Running", "quota": "team"}},
+    "DrainNodeGroup": {"spec": {"nodeSelector": {}}, "status": {"phase": "Planning", "total": 2, "available": 1}},
 }  # fmt: skip
 
 LINES = {
@@ -72,6 +79,10 @@ LINES = {
     " | x BE koord-batch 1000 koord-scheduler 50% AGO",
     "rsv": "NAME PHASE AGE NODE TTL EXPIRES | x Available AGO n1 1h",
     "pmj": "NAME PHASE STATUS AGE NODE RESERVATION PODNAMESPACE POD NEWPOD TTL | x Running Evicting AGO default p 5m",
+    "dn": "NAME NODE PHASE CONFIRM MOVED MOVING PLANNED UNMIGRATABLE AGE | x n1 Running Confirmed 3 2 1 AGO",
+    "queues": "NAME POLICY PRIORITY AGE | x Priority 5 AGO",
+    "queueunits": "NAME QUEUE PHASE QUOTA AGE | x batch Running team AGO",
+    "dng": "NAME PHASE TOTAL AVAILABLE RUNNING SUCCEEDED FAILED AGE | x Planning 2 1 AGO",
 }  # fmt: skip
 
 

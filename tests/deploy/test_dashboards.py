@@ -14,21 +14,26 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from control.descheduler.drain.metrics import DrainMetrics
 from control.descheduler.framework.metrics import DeschedulerMetrics
 from control.manager.controller import ControllerMetrics
 from control.manager.metrics import ManagerMetrics
 from control.manager.noderesource.metrics import NodeResourceMetrics, OvercommitCollector
+from control.manager.queueing.metrics import QueueingMetrics
 from control.manager.webhookserver.metrics import ServerMetrics, WebhookMetrics
 from control.scheduler.process.metrics import SchedulerMetrics
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.app.periodic import TaskMetrics
 from koordlet.kube.metrics import ClientMetrics, InformerMetrics
 from koordlet.prometheus.catalogue import FAMILIES
+from runtimeproxy.metrics import ProxyMetrics
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARDS = sorted((ROOT / "deploy/grafana").glob("*.json"))
 RULES = sorted((ROOT / "deploy/prometheus").glob("*.rules.yaml"))
-MANAGER_METRICS = (ManagerMetrics, ControllerMetrics, NodeResourceMetrics, ServerMetrics, WebhookMetrics)
+MANAGER_METRICS = (
+    ManagerMetrics, ControllerMetrics, NodeResourceMetrics, QueueingMetrics, ServerMetrics, WebhookMetrics,
+)  # fmt: skip
 PROCESS_METRICS = {"process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds", "up"}
 NAME = re.compile(
     r"\b((?:koord|koordlet|koordinator|process|scheduler|descheduler|slo_controller|controller_runtime)_[a-z0-9_]+|up)\b"
@@ -71,7 +76,7 @@ def exported() -> dict[str, set[str] | None]:
             labels_of[family.full_name + suffix] = {*family.all_labels, *(("le",) if suffix == "_bucket" else ())}
     registry = CollectorRegistry()
     shared = (TaskMetrics, InformerMetrics, ClientMetrics)
-    for metrics in (*shared, SchedulerMetrics, DeschedulerMetrics, *MANAGER_METRICS):
+    for metrics in (*shared, SchedulerMetrics, DeschedulerMetrics, DrainMetrics, ProxyMetrics, *MANAGER_METRICS):
         metrics(registry)
     registry.register(OvercommitCollector({}, SYSTEM_CLOCK))
     labels_of["koord_manager_config_key_bad"] = {"key"}
@@ -93,8 +98,8 @@ def exported() -> dict[str, set[str] | None]:
 
 def test_there_are_dashboards() -> None:
     assert [path.stem for path in DASHBOARDS] == [
-        "koord-descheduler", "koord-manager", "koord-scheduler",
-        "koordlet-health", "koordlet-interference", "koordlet-node", "koordlet-pod",
+        "koord-descheduler", "koord-manager", "koord-runtime-proxy", "koord-scheduler", "koordlet-devices",
+        "koordlet-fleet", "koordlet-health", "koordlet-interference", "koordlet-node", "koordlet-pod",
     ]  # fmt: skip
 
 
@@ -127,7 +132,8 @@ def test_grafana_can_import_it(path: Path) -> None:
     assert page["schemaVersion"] >= 36
     assert {"title", "tags", "templating", "time", "refresh", "annotations", "links", "panels"} <= page.keys()
     names = [variable["name"] for variable in page["templating"]["list"]]
-    first = {"koord-scheduler": "profile", "koord-descheduler": "strategy"}.get(path.stem, "node")
+    variables = {"koord-scheduler": "profile", "koord-descheduler": "strategy", "koord-runtime-proxy": "instance"}
+    first = variables.get(path.stem, "node")
     assert names[:2] == ["datasource", first]
     used = set(re.findall(r"\$\{?([a-z]\w*)", json.dumps(page)))
     assert used <= {*names, "__rate_interval", "__all"} - {""}

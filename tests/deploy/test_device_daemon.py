@@ -33,11 +33,12 @@ def test_it_has_the_rights_and_mounts_that_it_needs() -> None:
     (container,) = pod["containers"]
     options = resolve(container["args"], {})
     assert container["command"] == ["koord-device-daemon"]
-    assert (pod["hostPID"], pod["hostIPC"], pod["hostNetwork"]) == (True, True, True)
+    assert not {"hostPID", "hostIPC", "hostNetwork"} & pod.keys()
+    assert pod["automountServiceAccountToken"] is False
     assert pod["tolerations"] == [{"operator": "Exists"}]
-    assert container["securityContext"] == {
-        "privileged": True, "runAsUser": 0, "seccompProfile": {"type": "Unconfined"},
-    }  # fmt: skip
+    assert container["securityContext"] == {"privileged": True, "runAsUser": 0, "readOnlyRootFilesystem": True}
+    writable = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
+    assert writable == {str(PurePosixPath(options.output).parent)}
     assert container["resources"]["requests"] == {"cpu": "100m", "memory": "128Mi"}
     assert own["spec"]["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": 1}
     outside = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}

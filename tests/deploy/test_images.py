@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from control.standalone.containerd.archive import tree_layer, write_archive
 from koordlet.app.version import ABBREVIATED
 from koordlet.version import VERSION
-from scripts.install import debian, images, rootfs
+from scripts.install import archive, debian, images, rootfs
 from scripts.install.imagespecs import CONTROL_PLANE, NODE, SPECS, ImageSpec
 
 
@@ -33,9 +35,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {spec.target: place / spec.target for spec in SPECS}
 
 
+def same(config: dict[str, Any]) -> dict[str, Any]:
+    return {field: config.get(field) or None for field in ("User", "Labels", "Env", "Cmd", "Entrypoint", "WorkingDir")}
+
+
 @pytest.mark.runtime
 def test_every_command_runs_in_its_image(
-    folders: dict[str, Path], dockerd: Any, monkeypatch: pytest.MonkeyPatch
+    folders: dict[str, Path], dockerd: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{dockerd.socket}")
     monkeypatch.setenv("DOCKER_CONFIG", str(dockerd.root))
@@ -51,8 +57,14 @@ def test_every_command_runs_in_its_image(
         for command in spec.commands:
             shown = run(spec, command, "--version")
             assert f"{command} v{VERSION} (commit {rootfs.commit()[:ABBREVIATED]}, " in shown
-        names = {one["name"] for one in json.loads(run(spec, "cat", f"/{rootfs.SBOM}"))["packages"]}
+        names = {package["name"] for package in json.loads(run(spec, "cat", f"/{rootfs.SBOM}"))["packages"]}
         assert {"libc6", "python3", "numpy", "koordinator-py"} <= names
+        # The archive for nodes without Docker has the same configuration.
+        loaded = replace(spec, name=f"localhost/loaded-{spec.target}:1")
+        layer = tree_layer(("etc",), {}, {})
+        write_archive(tmp_path / "one.tar", [archive.image(loaded, layer)])
+        dockerd.docker("load", "--input", str(tmp_path / "one.tar"))
+        assert same(dockerd.inspect(loaded.name)["Config"]) == same(config)
     # What the processes import late, with the libraries that they load.
     late = "import control.manager.process, control.scheduler.process.process, os; print(os.getuid())"
     assert run(CONTROL_PLANE, "python3", "-c", late) == "65532\n"

@@ -17,13 +17,13 @@ from control import manifestfiles
 from control.standalone.apiserver import ApiServer
 from koordlet.version import VERSION
 from scripts.install import chart, monitoring
-from scripts.install.chartsettings import SETTINGS, Optional, Setting
+from scripts.install.chartsettings import SETTINGS, Choice, Optional, Setting
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 KUBECTL = Path(sys.executable).with_name("kubectl")
 SELECTED = ("Deployment", "DaemonSet")
-FOLDERS = ("manager", "scheduler", "descheduler", "koordlet", "device-daemon", "monitoring")
+FOLDERS = ("manager", "scheduler", "descheduler", "descheduler-rights", "koordlet", "device-daemon", "monitoring")
 
 
 def objects(*folders: str) -> Iterator[dict[str, Any]]:
@@ -123,6 +123,7 @@ def test_default_values_of_the_chart_are_those_of_the_manifests(tmp_path: Path) 
         if not isinstance(setting, Optional):
             value = resolved(setting.expression, data)
             manifest = replaced(by_name[setting.kind, setting.name], setting)
+            value = setting.contents[value] if isinstance(setting, Choice) else value
             assert manifest == (f"{setting.prefix}{value}" if setting.prefix else value), setting
         elif setting.expression.startswith(".Values"):
             assert not resolved(setting.expression, data), setting
@@ -168,3 +169,15 @@ async def test_the_api_server_accepts_everything(tmp_path: Path) -> None:
         "deployment.apps",
     )]  # fmt: skip
     assert order == sorted(order), kinds
+
+
+def test_the_patch_that_sets_feature_gates_names_the_flag() -> None:
+    """docs/howto.md and the shipped DaemonSet: a JSON patch names the position of an argument."""
+    (daemon_set,) = (obj for obj in objects("koordlet") if obj["kind"] == "DaemonSet")
+    (container,) = daemon_set["spec"]["template"]["spec"]["containers"]
+    patch = re.findall(r"op: (test|replace), path: /spec/template/spec/containers/0/args/(\d+), value: \"(.*)\"",
+                       (ROOT / "docs/howto.md").read_text())  # fmt: skip
+    assert [operation for operation, _, _ in patch] == ["test", "replace"]
+    for _, position, value in patch:
+        assert value.startswith(container["args"][int(position)])
+    assert patch[0][2] == container["args"][int(patch[0][1])]

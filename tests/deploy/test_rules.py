@@ -42,4 +42,7 @@ def test_every_rule_has_a_test_and_every_alert_is_documented(rules: Path) -> Non
     tested, page = _units(rules).read_text(), (ROOT / "docs/grafana.md").read_text()
     all_rules = [rule for group in yaml.safe_load(rules.read_text())["groups"] for rule in group["rules"]]
     assert {name for rule in all_rules if (name := rule.get("record") or rule["alert"]) not in tested} == set()
-    assert {rule["alert"] for rule in all_rules if "alert" in rule and f"| {rule['alert']} |" not in page} == set()
+    for alert in (rule for rule in all_rules if "alert" in rule):
+        anchor = alert["alert"].lower()
+        assert alert["annotations"]["runbook"] == f"docs/grafana.md#{anchor}"
+        assert page.count(f'| <a id="{anchor}"></a>{alert["alert"]} |') == 1

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts import unitexposure
+from scripts.securitytables import PAGE
 from tests.runtimeproxy import unitfiles
 
 HOST_UNITS = Path("/usr/lib/systemd/system")
@@ -74,6 +76,16 @@ def test_the_exposure_level_is_low(node: Path, backend: str) -> None:
     assert exposure is not None, done.stdout + done.stderr
     assert float(exposure[1]) <= EXPOSURE, done.stdout
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.runtime
+def test_the_page_has_the_exposure_of_the_units() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    if f"of systemd {unitexposure.version()}," in text:
+        assert unitexposure.page(text) == text, "run `make security-tables`"
+    for unit in unitexposure.UNITS.values():
+        for setting in unitexposure.exposure(unit).remaining:
+            assert f"`{setting}`".replace("|", "\\|") in text
 
 
 def test_the_units_differ_only_in_the_backend() -> None:

@@ -56,7 +56,7 @@ def test_nodes_are_ready_and_report_their_resources(cluster: Cluster) -> None:
     assert "Allocatable" in cluster.run("describe", "node", node(cluster)).stdout
 
 
-def test_all_thirteen_kinds_are_served(cluster: Cluster) -> None:
+def test_all_kinds_are_served(cluster: Cluster) -> None:
     served = cluster.run("api-resources", "--no-headers").stdout
     for resource in CUSTOM:
         assert resource.plural in served
@@ -260,12 +260,12 @@ def test_a_pod_gets_cpus_of_its_own(cluster: Cluster, eventually: Eventually) ->
 
     def pinned(name: str) -> dict[str, Any]:
         look = "while :; do grep Cpus_allowed_list /proc/self/status; sleep 1; done"
-        one = pod(cluster, name, look, priorityClassName="koord-prod", schedulerName="koord-scheduler")
-        one["metadata"]["labels"]["koordinator.sh/qosClass"] = "LSR"
-        del one["spec"]["nodeName"]
+        body = pod(cluster, name, look, priorityClassName="koord-prod", schedulerName="koord-scheduler")
+        body["metadata"]["labels"]["koordinator.sh/qosClass"] = "LSR"
+        del body["spec"]["nodeName"]
         amounts = {"cpu": "1", "memory": "64Mi"}
-        one["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
-        return one
+        body["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
+        return body
 
     eventually(lambda: not cluster.run("get", "node-res-topo", node(cluster), ok=False).returncode)
     cpusets = []
@@ -288,6 +288,78 @@ def _allowed(cluster: Cluster, name: str) -> str:
     """The CPUs that the container's last line of output names."""
     lines = cluster.run("logs", name).stdout.splitlines()
     return lines[-1].partition(":")[2].strip() if lines else ""
+
+
+def test_a_pod_gets_gpus_that_are_close_to_each_other(cluster: Cluster, eventually: Eventually) -> None:
+    """An emulated machine: 8 GPUs and 4 NICs on 4 NUMA nodes. The scheduler chooses, the manager publishes the amounts,
+    the container sees its GPUs in its environment, and the next pod gets them again."""
+    name = node(cluster)
+    whole = {
+        "koordinator.sh/gpu-core": "100",
+        "koordinator.sh/gpu-memory": "80Gi",
+        "koordinator.sh/gpu-memory-ratio": "100",
+    }
+
+    def place(numa: int) -> dict[str, Any]:
+        return {"socketID": -1, "nodeID": numa, "pcieID": f"pci-{numa}", "busID": f"0000:{numa}0:00.0"}
+
+    gpus = [
+        {"type": "gpu", "minor": m, "id": f"GPU-{m}", "health": True, "resources": whole, "topology": place(m // 2)}
+        for m in range(8)
+    ]
+    nics = [
+        {
+            "type": "rdma", "minor": m, "id": f"0000:{m}1:00.0", "health": True,
+            "resources": {"koordinator.sh/rdma": "100"}, "topology": place(m),
+        }
+        for m in range(4)
+    ]  # fmt: skip
+    kind = {"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device", "metadata": {"name": name}}
+
+    def training(number: int, requests: dict[str, str]) -> dict[str, Any]:
+        look = "while :; do echo GPUs: $NVIDIA_VISIBLE_DEVICES; sleep 1; done"
+        body = pod(cluster, f"training-{number}", look, priorityClassName="koord-prod", schedulerName="koord-scheduler")
+        body["metadata"]["labels"] = {"app": "training", "koordinator.sh/qosClass": "LS"}
+        joint = {"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}
+        body["metadata"]["annotations"] = {"scheduling.koordinator.sh/device-joint-allocate": json.dumps(joint)}
+        del body["spec"]["nodeName"]
+        amounts = {"cpu": "50m", "memory": "32Mi", **requests}
+        body["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
+        return body
+
+    def devices(number: int) -> dict[str, list[int]]:
+        annotations = cluster.get("pod", f"training-{number}")["metadata"]["annotations"]
+        allocated = json.loads(annotations["scheduling.koordinator.sh/device-allocated"])
+        return {kind: [device["minor"] for device in listed] for kind, listed in allocated.items()}
+
+    def seen(number: int) -> list[int]:
+        lines = cluster.run("logs", f"training-{number}").stdout.splitlines()
+        minors = lines[-1].partition(":")[2].strip() if lines else ""
+        return [int(minor) for minor in minors.split(",") if minor]
+
+    def published() -> bool:
+        allocatable = cluster.get("node", name)["status"]["allocatable"]
+        return (allocatable.get("koordinator.sh/gpu"), allocatable.get("koordinator.sh/rdma")) == ("800", "400")
+
+    pair = {"koordinator.sh/gpu": "200", "koordinator.sh/rdma": "10"}
+    try:
+        cluster.apply({**kind, "spec": {"devices": [*gpus, *nics]}})
+        eventually(published, 120)
+        cluster.apply(training(0, {"koordinator.sh/gpu": "50", "koordinator.sh/rdma": "10"}))
+        cluster.run("wait", "--for=condition=Ready", "pod/training-0", "--timeout=150s")
+        cluster.apply(training(1, pair))
+        cluster.run("wait", "--for=condition=Ready", "pod/training-1", "--timeout=150s")
+        assert devices(0) == {"gpu": [0], "rdma": [0]}
+        assert devices(1) == {"gpu": [2, 3], "rdma": [1]}
+        eventually(lambda: (seen(0), seen(1)) == ([0], [2, 3]))
+        cluster.run("delete", "pod", "training-1", "--wait", "--timeout=120s")
+        cluster.apply(training(2, pair))
+        cluster.run("wait", "--for=condition=Ready", "pod/training-2", "--timeout=150s")
+        assert devices(2) == {"gpu": [2, 3], "rdma": [1]}, "the devices were released"
+        eventually(lambda: seen(2) == [2, 3])
+    finally:
+        cluster.run("delete", "pods", "-l", "app=training", "--wait", "--timeout=120s")
+        cluster.run("delete", "devices.scheduling.koordinator.sh", name, "--ignore-not-found")
 
 
 def test_a_profile_makes_pods_best_effort_and_invalid_pods_are_rejected(

@@ -121,6 +121,17 @@ PARSERS: dict[str, Parser] = {
         pod.EXTENDED_RESOURCE_SPEC.get, names.ANNOTATION_EXTENDED_RESOURCE_SPEC,
         '{"containers":{"c":{"limits":{"kubernetes.io/batch-cpu":"1e30"}}}}',
     ),
+    "device-allocate-hint": _annotation(
+        device.ALLOCATE_HINT.get, names.ANNOTATION_DEVICE_ALLOCATE_HINT,
+        '{"gpu":{"selector":{"matchExpressions":[{"key":"a","operator":"Exists"}]}}}',
+    ),
+    "scheduling-hint": _annotation(
+        scheduling.scheduling_hint, names.ANNOTATION_SCHEDULING_HINT, '{"nodeNames":["a"],"extensions":{}}'
+    ),
+    "network-topology-spec": _annotation(
+        gang.NETWORK_TOPOLOGY_SPEC.get, names.ANNOTATION_GANG_NETWORK_TOPOLOGY_SPEC,
+        '{"gatherStrategy":[{"layer":"a","strategy":"MustGather"}]}',
+    ),
     "gang groups": _annotation(
         lambda annotations: gang.groups(annotations, "ns/g"), names.ANNOTATION_GANG_GROUPS, '["ns/a","ns/b"]'
     ),

@@ -1,6 +1,6 @@
 """Parsers of tenant input get any text: they return or raise their own error (docs/security.md).
 
-`make fuzz MINUTES=60` runs this for an hour; without it, each parser gets some hundred texts.
+`make fuzz MINUTES=60` runs this for an hour (scripts/fuzz.sh); without it, each parser gets some hundred texts.
 """
 
 from __future__ import annotations

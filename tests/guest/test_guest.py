@@ -1,10 +1,10 @@
 """The kernel suites in a guest with Debian's 6.1 kernel and unified cgroup v2: emulated, many minutes.
 
-What they prove there: the objects built on this machine load on another kernel, and usage, throttling, latency and
-culprits are right on cgroup v2 as on v1; with the bcc variant, too. A suite that skips, runs nothing or doesn't come to
-its end fails. On a quiet machine all of it takes a quarter of an hour; a suite that hangs costs its own limit
-(suites.sh), and the guest as a whole is ended after TIMEOUT_S. An emulated kernel that stands still, or ends, before
-all suites did is booted once more, said aloud, for those that are left.
+They show that objects built on this machine load on another kernel, and that usage, throttling, latency and culprits
+are right on cgroup v2 as on v1, also with the bcc variant. A suite that skips a test, runs no test or does not finish
+fails. On a quiet machine all suites take a quarter of an hour; each has a time limit (suites.sh), and the guest is
+stopped after TIMEOUT_S. If the emulated kernel hangs or ends early, it is booted again for the remaining suites, and
+the output reports that.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if not left(out) or status == TIMED_OUT:
             break
         log = out / "kernel.log"
-        print(f"guest: boot {boot + 1} ended ({status}) before {left(out)}; the kernel's last words:", flush=True)
+        print(f"guest: boot {boot + 1} ended ({status}) before {left(out)}; the kernel's last lines:", flush=True)
         print("\n".join(log.read_text(errors="replace").splitlines()[-40:]) if log.exists() else "none", flush=True)
     return out
 

@@ -38,11 +38,11 @@ def test_every_failure_is_in_a_table_of_the_page() -> None:
 
 KOORDINATORS = [
     "--configmap-name=koordlet-config", "--configmap-namespace=koordinator-system", "--report-interval=60s",
-    "--containerd-endpoint=/run/c.sock", "--docker-endpoint=/run/d.sock", "--pouch-endpoint=/run/p.sock",
+    "--docker-endpoint=/run/d.sock", "--pouch-endpoint=/run/p.sock",
     "--tsdb-path=/metric-data/", "--tsdb-min-block-duration=10m", "--tsdb-max-block-duration=10m",
     "--tsdb-stripe-size=16384", "--tsdb-wal-segment-size=1048576", "--tsdb-max-block-chunk-segment-size=5242880",
     "--tsdb-head-chunks-write-buffer-size=1048576", "--tsdb-enable-prometheus-metric",
-    "--metric-gc-interval-seconds=300", "--metric-expire-seconds=1800", "--only-evict-by-api",
+    "--metric-gc-interval-seconds=300", "--metric-expire-seconds=1800",
     "--qos-extension-plugins=A=true",
 ]  # fmt: skip
 """Spec 02 §1.5 and 03 §7: flags of Koordinator's koordlet that nothing here asks for."""
@@ -108,7 +108,8 @@ def test_koordinators_flags_have_koordinators_defaults() -> None:
 
 PLACES = {
     "cgroup": ("/host-cgroup", "/sys/fs/cgroup"), "sys": ("/host-sys", "/sys"), "sys_fs": ("/host-sys-fs", "/sys/fs"),
-    "proc": ("/proc", "/proc"), "var_run": ("/host-var-run", "/var/run"), "run": ("/host-run", "/run"),
+    "proc": ("/proc", "/proc"), "proc_sys": ("/proc/sys", "/proc/sys"), "dev": ("/dev", "/dev"),
+    "var_run": ("/host-var-run", "/var/run"), "run": ("/host-run", "/run"),
     "var_lib_kubelet": ("/var/lib/kubelet", "/var/lib/kubelet"),
     "hook_config": ("/host-etc-hookserver", "/etc/runtime/hookserver.d"),
 }  # fmt: skip

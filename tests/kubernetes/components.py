@@ -21,6 +21,7 @@ from typing import Any
 import yaml
 
 from control.standalone.containerd.archive import Image, busybox_layer, write_archive
+from control.standalone.containerd.config import may_protect
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -30,6 +31,7 @@ SERVER = f"https://{ADDRESS}:6443"
 SERVICES, SERVICE_ADDRESS = "10.96.0.0/16", "10.96.0.1"
 PODS = "10.89.0.0/16"
 CONTAINERD_CONFIG = Path("/etc/containerd/config.toml")
+RUNC_WRAPPER = Path("/etc/containerd/runc")
 CONTAINERD = Path("/run/containerd/containerd.sock")
 PROXY = Path("/run/koord-runtimeproxy/runtimeproxy.sock")
 NRI_TIMEOUT = "30s"
@@ -315,8 +317,11 @@ def write_node_configuration(pki: Path) -> None:
     CONTAINERD_CONFIG.write_text(
         f'version = 2\n[{cri}]\nsandbox_image = "{PAUSE_IMAGE}"\ndisable_apparmor = true\n'
         "restrict_oom_score_adj = true\n"
+        f'[{cri}.containerd.runtimes.runc]\nruntime_type = "io.containerd.runc.v2"\n'
+        f'[{cri}.containerd.runtimes.runc.options]\nBinaryName = "{RUNC_WRAPPER}"\n'
         f'[{cri}.cni]\nbin_dir = "/usr/lib/cni"\nconf_dir = "/etc/cni/net.d"\n'
     )
+    write_runc_wrapper()
     ranges = [[{"subnet": PODS}]]
     bridge = {
         "type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": False, "hairpinMode": True,
@@ -330,6 +335,23 @@ def write_node_configuration(pki: Path) -> None:
     Path("/etc/cni/net.d/10-pods.conflist").write_text(json.dumps(network))
     Path("/etc/resolv.conf.pods").write_text("")
     write_kubelet_configuration(pki, PROXY)
+
+
+def write_runc_wrapper() -> None:
+    """runc, without SYS_RESOURCE for containers on a machine whose root lacks it, as root in a container often does:
+    runc cannot start a container with a capability that it does not have itself."""
+    removed = 's/,"CAP_SYS_RESOURCE"//g; s/"CAP_SYS_RESOURCE",//g; s/"CAP_SYS_RESOURCE"//g'
+    lack = f"""previous=
+for word in "$@"; do
+  case "$previous" in
+    --bundle) sed -i '{removed}' "$word"/config.json ;;
+    --process) sed -i '{removed}' "$word" ;; # of an exec
+  esac
+  previous=$word
+done
+"""
+    RUNC_WRAPPER.write_text(f'#!/bin/sh\n{"" if may_protect() else lack}exec runc "$@"\n')
+    RUNC_WRAPPER.chmod(0o755)
 
 
 def write_kubelet_configuration(pki: Path, runtime: Path) -> None:

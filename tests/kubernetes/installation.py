@@ -14,9 +14,17 @@ COLOCATION = {"enable": True, "cpuReclaimThresholdPercent": 300, "metricReportIn
 """Overcommits three times the CPUs, so that a BestEffort pod fits on a machine whose other work counts as use."""
 
 
+NO_GATES, GPU_GATE = "- --feature-gates=\n", "- --feature-gates=GPUEnvInject=true\n"
+"""koordlet's flag as shipped, and with the gate that the end-to-end suite needs."""
+
+
 def install(cluster: Kubernetes) -> None:
     """Apply deploy/, set the configuration, and wait until the workloads are rolled out."""
-    cluster.kubectl("apply", "-k", str(ROOT / "deploy"))
+    manifests = cluster.kubectl("kustomize", str(ROOT / "deploy")).stdout.split("\n---\n")
+    (koordlet,) = (at for at, text in enumerate(manifests) if "\nkind: DaemonSet\n" in text)
+    assert manifests[koordlet].count(NO_GATES) == 1
+    manifests[koordlet] = manifests[koordlet].replace(NO_GATES, GPU_GATE)
+    cluster.kubectl("apply", "-f", "-", text="\n---\n".join(manifests))
     patch = json.dumps({"data": {"colocation-config": json.dumps(COLOCATION)}})
     cluster.kubectl("-n", NAMESPACE, "patch", "configmap", "slo-controller-config", "-p", patch)
     for workload in WORKLOADS:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,10 @@ import yaml
 from scripts.install import chart
 from tests.kubernetes.components import ROOT, Kubernetes, wait_for
 from tests.kubernetes.installation import NAMESPACE, WORKLOADS
+from tests.kubernetes.podload import PodLoad, left_in_cluster, pod_load, webhook_policies
 
 pytestmark = pytest.mark.kubernetes
 RELEASE = "koordinator"
-KINDS = "crd,clusterrole,clusterrolebinding,priorityclass,mutatingwebhookconfiguration,validatingwebhookconfiguration"
 
 
 def helm(cluster: Kubernetes, *arguments: str) -> str:
@@ -52,6 +51,18 @@ def test_helm_and_kustomize_render_the_same_objects(kubernetes: Kubernetes, fold
         assert {name: optional[name] for name in expected} == expected
 
 
+def test_privileged_is_the_same_in_both(kubernetes: Kubernetes, folder: Path) -> None:
+    name = ("DaemonSet", "koordlet")
+    rendered = by_name(helm(kubernetes, "template", RELEASE, str(folder), "--set", "koordlet.privileged=true"))[name]
+    overlay = by_name(kubernetes.kubectl("kustomize", str(ROOT / "deploy/koordlet-privileged")).stdout)[name]
+    for document in (rendered, overlay):
+        (container,) = document["spec"]["template"]["spec"]["containers"]
+        container["volumeMounts"].sort(key=lambda mount: mount["name"])
+    assert rendered == overlay
+    rendered["metadata"]["namespace"] = "default"
+    kubernetes.kubectl("create", "--dry-run=server", "-f", "-", text=json.dumps(rendered))
+
+
 def test_the_values_change_the_objects(kubernetes: Kubernetes, folder: Path) -> None:
     affinity: dict[str, Any] = {"preferredDuringSchedulingIgnoredDuringExecution": []}
     values = {
@@ -78,43 +89,10 @@ def test_the_values_change_the_objects(kubernetes: Kubernetes, folder: Path) -> 
     assert not any(kind == "CustomResourceDefinition" for kind, _ in rendered)
 
 
-class PodLoad:
-    """Creates and deletes pods of the default namespace in a thread; keeps every refusal."""
-
-    def __init__(self, cluster: Kubernetes) -> None:
-        self._cluster = cluster
-        self._stopped = threading.Event()
-        self.created = 0
-        self.failures: list[str] = []
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        spec = {"terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": "i"}]}
-        while not self._stopped.is_set():
-            name = f"load-{self.created}-{len(self.failures)}"
-            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {**spec, "nodeName": "none"}}
-            done = self._cluster.kubectl("create", "-f", "-", text=json.dumps(pod), check=False)
-            if done.returncode:
-                self.failures.append(done.stderr)
-            else:
-                self.created += 1
-                self._cluster.kubectl("delete", "pod", name, "--force", "--wait=false", check=False)
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-
 @pytest.fixture
 def load(kubernetes: Kubernetes) -> Iterator[PodLoad]:
-    wait_for(
-        lambda: kubernetes.kubectl("get", "serviceaccount", "default", check=False).returncode == 0,
-        "the default namespace has its account",
-    )
-    running = PodLoad(kubernetes)
-    yield running
-    running.stop()
+    with pod_load(kubernetes) as running:
+        yield running
 
 
 def test_install_upgrade_rollback_and_uninstall(kubernetes: Kubernetes, folder: Path, load: PodLoad) -> None:
@@ -122,20 +100,10 @@ def test_install_upgrade_rollback_and_uninstall(kubernetes: Kubernetes, folder: 
         for workload in WORKLOADS:
             kubernetes.kubectl("-n", NAMESPACE, "rollout", "status", workload, "--timeout=150s")
 
-    def more_pods() -> None:
-        before = load.created
-        wait_for(lambda: load.created > before + 3, "pods are created")
-        assert not load.failures, load.failures[:3]
-
-    def policies() -> set[str]:
-        name = "koordinator-mutating-webhook-configuration"
-        path = "jsonpath={.webhooks[*].failurePolicy}"
-        return set(kubernetes.kubectl("get", "mutatingwebhookconfiguration", name, "-o", path).stdout.split())
-
     helm(kubernetes, "install", RELEASE, str(folder), "--set", "crds.keep=false")
     rolled_out()
-    wait_for(lambda: policies() == {"Ignore"}, "webhooks are registered")
-    more_pods()
+    wait_for(lambda: webhook_policies(kubernetes) == {"Ignore"}, "webhooks are registered")
+    load.more()
     helm(
         kubernetes,
         "upgrade",
@@ -146,18 +114,13 @@ def test_install_upgrade_rollback_and_uninstall(kubernetes: Kubernetes, folder: 
         "webhookConfiguration.failurePolicy.pods=Fail",
     )
     rolled_out()
-    wait_for(lambda: "Fail" in policies(), "the upgraded manager has registered its webhooks")
-    more_pods()
+    wait_for(lambda: "Fail" in webhook_policies(kubernetes), "the upgraded manager has registered its webhooks")
+    load.more()
     helm(kubernetes, "rollback", RELEASE, "1")
     rolled_out()
-    wait_for(lambda: policies() == {"Ignore"}, "the old webhooks are back")
-    more_pods()
+    wait_for(lambda: webhook_policies(kubernetes) == {"Ignore"}, "the old webhooks are back")
+    load.more()
     helm(kubernetes, "uninstall", RELEASE, "--wait")
 
-    def left() -> list[str]:
-        names = kubernetes.kubectl("get", KINDS, "-o", "name").stdout.split()
-        names += kubernetes.kubectl("get", "namespace", NAMESPACE, "-o", "name", "--ignore-not-found").stdout.split()
-        return [name for name in names if any(part in name for part in ("koord", "scheduling.sigs", "topology.node"))]
-
-    wait_for(lambda: not left(), "nothing of the release is left")
-    more_pods()
+    wait_for(lambda: not left_in_cluster(kubernetes), "nothing of the release is left")
+    load.more()

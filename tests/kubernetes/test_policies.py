@@ -20,6 +20,8 @@ import pytest
 import yaml
 
 from control.ctl.manifests import koordlet, koordletpolicy
+from control.manager import manifests
+from control.manifestfiles import VIEWER
 from koordlet.api.encoding import crdgen
 from tests.kubernetes.components import ROOT, wait_for
 from tests.ports import free_port
@@ -166,6 +168,38 @@ def test_reports_of_other_nodes_are_refused(control_plane: ControlPlane) -> None
     for attempt in (report, create):
         assert attempt("n1") == ""
         assert koordletpolicy.NAME in attempt("n2")
+
+
+def proxy(plane: ControlPlane, bearer: str, target: str) -> str:
+    return plane.refusal(bearer, "GET", f"/api/v1/namespaces/{NAMESPACE}/pods/{target}/proxy/top", None)
+
+
+def test_a_viewer_reaches_only_the_ports_of_pages(control_plane: ControlPlane) -> None:
+    """koordlet's pods have the address of their node: 10250 is the kubelet, 6443 an API server."""
+    bearer = viewer(control_plane)
+    wait_for(lambda: koordletpolicy.PAGES_NAME in proxy(control_plane, bearer, "koordlet-n1"), "the policy is in force")
+    ports = ("https:koordlet-n1:10250", "https:koordlet-n1:6443", "http:koordlet-n1:9316", "koordlet-n1:9316",
+             "https:koordlet-n1:93160", "https:koordlet-n1:x:9316", "https:koordlet-n1:")  # fmt: skip
+    for target in ports:
+        assert "HTTPS ports 9316 and 10259" in proxy(control_plane, bearer, target), target
+        assert koordletpolicy.PAGES_NAME not in proxy(control_plane, "admin", target)
+    for port in koordletpolicy.PAGE_PORTS:
+        passed = proxy(control_plane, bearer, f"https:koordlet-n1:{port}")
+        assert "address not allowed" in passed, "admitted; this pod has no address"
+    body = {"apiVersion": "v1", "kind": "PodPortForwardOptions"}
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/koordlet-n1"
+    assert "cannot create" in control_plane.refusal(bearer, "POST", f"{path}/portforward", body)
+    assert "cannot create" in control_plane.refusal(bearer, "POST", f"{path}:9316/proxy/top", body)
+
+
+def viewer(plane: ControlPlane) -> str:
+    """The token of an account with the roles of deploy/manager/view.yaml."""
+    plane.kubectl("create", "-f", "-", text=yaml.safe_dump_all(manifests.view()))
+    plane.kubectl("-n", NAMESPACE, "create", "serviceaccount", "reader")
+    for kind, role in (("clusterrolebinding", "--clusterrole"), ("rolebinding", "--role")):
+        who = f"--serviceaccount={NAMESPACE}:reader"
+        plane.kubectl("-n", NAMESPACE, "create", kind, "reader", f"{role}={VIEWER}", who)
+    return plane.kubectl("-n", NAMESPACE, "create", "token", "reader").strip()
 
 
 def test_other_users_are_not_restricted(control_plane: ControlPlane) -> None:

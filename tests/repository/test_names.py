@@ -1,11 +1,35 @@
-"""A public class name has one meaning in the project."""
+"""Rules of CONTRIBUTING.md: a class name has one meaning, variables name their content, docstrings name who acts."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
 
-from tests.repository.sources import product_modules, tree
+from tests.repository.sources import docstrings, product_modules, tracked, tree
+
+EMPTY_NAMES = frozenset({"found", "one", "said", "given", "told"})
+"""Names of variables that do not name the content."""
+IDIOMS = re.compile(
+    r"\b(nobody|somebody|everybody|whoever|anew|dear|untold|newborn|so many|gives? back|for good|said aloud)\b",
+    re.IGNORECASE,
+)
+"""Words of docs/glossary.md's last table that have no other meaning in this field."""
+
+
+def modules() -> list[Path]:
+    return [path for path in tracked() if path.suffix == ".py"]
+
+
+def variables(path: Path) -> Iterator[tuple[str, int]]:
+    """The names that assignments, loops and parameters bind, and their lines."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id, node.lineno
+        elif isinstance(node, ast.arg):
+            yield node.arg, node.lineno
 
 
 def test_public_class_names_are_unique() -> None:
@@ -15,3 +39,12 @@ def test_public_class_names_are_unique() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(f"{path}:{node.lineno}")
     assert not {name: where for name, where in places.items() if len(where) > 1}
+
+
+def test_variables_name_their_content() -> None:
+    assert not [f"{path}:{line}: {name}" for path in modules() for name, line in variables(path) if name in EMPTY_NAMES]
+
+
+def test_docstrings_name_who_acts() -> None:
+    matches = [(path, line, IDIOMS.search(text)) for path in modules() for line, text in docstrings(path)]
+    assert not [f"{path}:{line}: {match[0]}" for path, line, match in matches if match is not None]

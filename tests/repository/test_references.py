@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import foldermap
+from scripts import configreference, foldermap
 from tests.repository.sources import (
     PRODUCT,
     ROOT,
@@ -171,3 +171,22 @@ def test_files_named_in_text_exist() -> None:
         and not (ROOT / name).exists()
     ]
     assert not broken
+
+
+def test_every_label_and_annotation_has_a_text() -> None:
+    """docs/configuration.md lists them; `Not used.` is for keys of Koordinator that no component reads or writes."""
+    path = Path("koordlet/api/names.py")
+    texts = configreference.docstrings(ROOT / path)
+    keys = re.findall(r"^((?:LABEL|ANNOTATION)_\w+): Final", text(path), re.MULTILINE)
+    form = re.compile(r"Not used\.|(Read|Written) by [\w, ]+: .+")
+    assert [key for key in keys if not form.fullmatch(texts.get(key, ""))] == [], (
+        'write """Read by scheduler: ...""" below the name, then run `make configuration`'
+    )
+    kept_from_users = {path, Path("control/manager/trust/keys.py"), Path("control/scheduler/state/pods.py")}
+    users = [
+        module
+        for module in product_modules()
+        if module not in kept_from_users and Path("koordlet/api/annotations") not in module.parents
+    ]
+    unused = {key for key in keys if texts[key] == "Not used."}
+    assert {key for module in users for key in unused & set(WORD.findall(text(module)))} == set()

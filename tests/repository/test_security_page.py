@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 
-from scripts import securitytables
+from control.descheduler.process.rights import FEATURES
+from scripts import rightsusers, securitytables
 
 NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
@@ -21,3 +23,20 @@ def test_the_named_tests_exist() -> None:
     for path, name in named:
         source = (securitytables.ROOT / path).read_text(encoding="utf-8")
         assert re.search(rf"^(async )?def {name}\(", source, re.MULTILINE), f"{path} has no {name}"
+
+
+def test_the_tables_have_every_role_of_deploy() -> None:
+    in_tables = {component for component, _, _ in securitytables.ROLES} | securitytables.GRANTED.keys()
+    in_tables |= {f"koord-descheduler-{each.name}" for each in FEATURES}
+    roles = {role["metadata"]["name"] for _, role in securitytables.roles_of_deploy()}
+    assert roles == in_tables
+
+
+def test_rights_are_used_by_modules_of_their_component() -> None:
+    for component, purposes in rightsusers.USERS.items():
+        known = [each.text for name, _, of in securitytables.ROLES if name == component for each in of]
+        for begin, modules in purposes.items():
+            assert any(text.startswith(begin) for text in known), f"{component} has no purpose {begin}"
+            for module in modules:
+                assert importlib.util.find_spec(module) is not None, module
+                assert module.startswith(rightsusers.PACKAGES[component]), f"{component}: {module}"

@@ -25,7 +25,7 @@ from tests.koordlet.process import conftest as lab
 from tests.koordlet.process.fleet import MIB, Need, PodSpec
 from tests.koordlet.process.scene import Scene
 from tests.runtimeproxy.firstlook import Look, RunningPod, uptime
-from tests.runtimeproxy.installed import REGISTRATION, Seen, install, kill, roll_back, said
+from tests.runtimeproxy.installed import REGISTRATION, Seen, install, kill, log_step, roll_back
 from tests.runtimeproxy.slicenode import (
     CONTAINERD,
     LOG,
@@ -127,7 +127,7 @@ def admit_pinned(node: SystemdNode, scene: Scene, shown: Shown, kubelet: SliceKu
     lab.until(lambda: scene.koordlet.answer("/metrics") and sum(scene.koordlet.values(pool)) == 1, "CPUs shared")
     begun = scene.runs("qos")
     lab.until(lambda: scene.runs("qos") > begun + 1, "a round with that pool")
-    said("koordlet has its pool")
+    log_step("koordlet has its pool")
     return bystander, lsr
 
 
@@ -159,7 +159,7 @@ def live(node: SystemdNode, scene: Scene, shown: Shown, folder: Path, story: Sto
     pods = [lsr, *(kubelet.admit(spec) for spec in OTHERS)]
     for pod in pods:
         kubelet.sandbox(pod)
-    said(f"sandboxes made; pods have { ({pod.spec.name: settings(pod) for pod in pods}) }")
+    log_step(f"sandboxes made; pods have { ({pod.spec.name: settings(pod) for pod in pods}) }")
 
     kill(node, CONTAINERD, story)
     names = [(pod, f"c{place}") for pod in pods for place in range(len(pod.spec.containers))]
@@ -169,21 +169,21 @@ def live(node: SystemdNode, scene: Scene, shown: Shown, folder: Path, story: Sto
         story.first[pod.spec.name, name] = kubelet.looks(pod, name)[0]
     story.idle = (node.group("kubepods.slice/kubepods-besteffort.slice") / "cpu.idle").read_text().strip()
     story.shown_at = uptime()
-    said(f"containers looked; pods have { ({pod.spec.name: settings(pod) for pod in pods}) }")
+    log_step(f"containers looked; pods have { ({pod.spec.name: settings(pod) for pod in pods}) }")
     story.known = known_to_systemd(node, "cri-containerd", pods)
     for pod, name in names:
         kubelet.update(pod, name)
     shown.shown = [bystander, *pods]
     scene.publish()
     scene.settle()
-    said("koordlet knows the containers")
+    log_step("koordlet knows the containers")
     node.systemctl("daemon-reload")
-    said(f"reloaded; pods have { ({pod.spec.name: settings(pod) for pod in pods}) }")
+    log_step(f"reloaded; pods have { ({pod.spec.name: settings(pod) for pod in pods}) }")
     lab.until(lambda: {pod.spec.name: settings(pod) for pod in pods} == WANTED_OF_PODS, "pods' settings")
     for pod, name in names:
         story.last[pod.spec.name, name] = kubelet.looks(pod, name, len(kubelet.looks(pod, name)))[-1]
         story.containers.add(pod.containers[name])
-    said("settled")
+    log_step("settled")
     return pods
 
 
@@ -195,7 +195,7 @@ def leave(node: SystemdNode, pods: list[RunningPod], folder: Path, story: Story)
     first, *_ = pods
     direct.end(first)
     story.ended = story.running_after - running(direct.socket) == set(first.containers.values())
-    said("a pod ended")
+    log_step("a pod ended")
 
 
 @contextmanager
@@ -210,12 +210,12 @@ def opened(folder: Path, shown: Shown, begin: Callable[[SystemdNode], None]) -> 
         ends.callback(node.close)
         logs = (node.log, node.path(LOG))
         ends.push(lambda kind, *_: print(*(log.read_text()[-8000:] for log in logs if log.exists())) if kind else None)
-        said("systemd is up")
+        log_step("systemd is up")
         begin(node)
-        said("the runtime runs")
+        log_step("the runtime runs")
         opening.result()
         start_koordlet(scene)
-        said("koordlet starts")
+        log_step("koordlet starts")
         yield node, scene
 
 

@@ -23,7 +23,7 @@ from tests.runtimeproxy.guest_systemd import (
     known_to_systemd,
     opened,
 )
-from tests.runtimeproxy.installed import Seen, install, kill, roll_back, said
+from tests.runtimeproxy.installed import Seen, install, kill, log_step, roll_back
 from tests.runtimeproxy.slicenode import (
     DOCKER,
     PROXY,
@@ -56,14 +56,14 @@ def live(node: SystemdNode, scene: Scene, shown: Shown, folder: Path, story: Sto
     pods = [lsr, *(kubelet.admit(spec) for spec in PODS[1:])]
     for pod in pods:
         kubelet.sandbox(pod)
-    said("sandboxes made")
+    log_step("sandboxes made")
     kill(node, DOCKER, story)
     names = [(pod, f"c{place}") for pod in pods for place in range(len(pod.spec.containers))]
     for pod, name in names:
         kubelet.start(pod, name)
         story.first[pod.spec.name, name] = kubelet.looks(pod, name)[0]
     story.shown_at = uptime()
-    said("containers looked")
+    log_step("containers looked")
     story.known = known_to_systemd(node, "docker", pods)
     for pod, name in names:
         kubelet.update(pod, name)
@@ -72,7 +72,7 @@ def live(node: SystemdNode, scene: Scene, shown: Shown, folder: Path, story: Sto
     scene.settle()
     for pod, name in names:
         story.last[pod.spec.name, name] = kubelet.looks(pod, name, len(kubelet.looks(pod, name)))[-1]
-    said("settled")
+    log_step("settled")
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         running = docker(node, DOCKER.socket, "ps", "--quiet").stdout.split()
         made.running_after = len(running)
         docker(node, DOCKER.socket, "rm", "--force", *running)
-        said("containers removed")
+        log_step("containers removed")
     return made
 
 

@@ -69,7 +69,7 @@ class Seen:
     answers_after: bool = False
 
 
-def said(what: str) -> None:
+def log_step(what: str) -> None:
     """For the report: the time of this step."""
     print(f"{uptime():.0f} s after boot: {what}", flush=True)
 
@@ -111,7 +111,7 @@ def install(node: SystemdNode, runtime: Runtime, seen: Seen) -> None:
     seen.endpoint = kubelets_endpoint(node, runtime)
     lines = Path(f"/proc/{node.main_pid(UNIT)}/status").read_text().splitlines()
     seen.status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-    said("installed")
+    log_step("installed")
 
 
 def confinement(node: SystemdNode, seen: Seen) -> None:
@@ -141,7 +141,7 @@ def kill(node: SystemdNode, runtime: Runtime, seen: Seen) -> None:
     lab.until(lambda: set(node.pids(UNIT)) - {before}, "another proxy")
     lab.until(lambda: answers(node, runtime, PROXY), "an answer of it")
     seen.pids, seen.restarts = (before, node.main_pid(UNIT)), node.show(UNIT, "NRestarts")
-    said("the proxy is back")
+    log_step("the proxy is back")
 
 
 def lose_power(node: SystemdNode, runtime: Runtime, seen: Seen) -> None:
@@ -160,7 +160,7 @@ def lose_power(node: SystemdNode, runtime: Runtime, seen: Seen) -> None:
     seen.endpoint_booted = kubelets_endpoint(node, runtime)
     lab.until(lambda: answers(node, runtime, PROXY), "an answer through the proxy")
     seen.log = node.path(LOG).read_text()
-    said("booted after a power cut")
+    log_step("booted after a power cut")
 
 
 def roll_back(node: SystemdNode, runtime: Runtime, seen: Seen) -> None:
@@ -170,4 +170,4 @@ def roll_back(node: SystemdNode, runtime: Runtime, seen: Seen) -> None:
     seen.flags = node.path(FLAGS_FILE).read_text()
     seen.endpoint_after = kubelets_endpoint(node, runtime)
     seen.answers_after = answers(node, runtime, seen.endpoint_after)
-    said("rolled back")
+    log_step("rolled back")

@@ -36,7 +36,7 @@ async def tap(listen: Path, target: Path) -> AsyncIterator[list[Passed]]:
                 await writer.drain()
             writer.write_eof()
 
-    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         tasks.add(task)
@@ -50,7 +50,7 @@ async def tap(listen: Path, target: Path) -> AsyncIterator[list[Passed]]:
             ahead.close()
             writer.close()
 
-    server = await asyncio.start_unix_server(one, str(listen))
+    server = await asyncio.start_unix_server(forward, str(listen))
     try:
         yield seen
     finally:
@@ -79,5 +79,7 @@ def requests(data: bytes) -> tuple[list[bytes], dict[int, bytes]]:
         if frame.kind == h2.DATA:
             start, end = h2.payload(buffer, frame)
             bodies[frame.stream] += buffer[start:end]
-    others = [buffer[frame.start : frame.end] for frame in frames if frame.kind not in (h2.DATA, h2.WINDOW_UPDATE)]
-    return others, bodies
+    control_frames = [
+        buffer[frame.start : frame.end] for frame in frames if frame.kind not in (h2.DATA, h2.WINDOW_UPDATE)
+    ]
+    return control_frames, bodies

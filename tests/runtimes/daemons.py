@@ -140,7 +140,7 @@ class Containerd(Daemon):
     def __init__(self, *, wrapper: bool = True) -> None:
         super().__init__("ctd")
         self.folder = Folder(self.root)
-        self._cri = _Cri(self.folder.socket)
+        self._cri = CriCalls(self.folder.socket)
         runc: Path | None = None
         if wrapper:
             runc = self.root / "runc.sh"
@@ -271,7 +271,7 @@ class Dockerd(Daemon):
         shutil.rmtree(self.root)
 
 
-class _Cri:
+class CriCalls:
     """Blocking CRI calls, with and without a running event loop."""
 
     def __init__(self, path: Path) -> None:

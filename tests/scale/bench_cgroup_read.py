@@ -93,10 +93,10 @@ def main() -> int:
     made: list[Path] = []
     try:
         for root in roots:
-            for one in (parent, *dirs):
-                (root / one).mkdir()
-                made.append(root / one)
-                if one == parent and mounts.version == 2:
+            for name in (parent, *dirs):
+                (root / name).mkdir()
+                made.append(root / name)
+                if name == parent and mounts.version == 2:
                     for level in (root, root / parent):
                         (level / "cgroup.subtree_control").write_text("+cpu +memory")
         rows = measure(host, dirs, options.passes)

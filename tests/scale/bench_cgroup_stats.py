@@ -64,14 +64,14 @@ def measure(host: Host, stats: CgroupStats, count: int, passes: int) -> list[Fig
         states = LocalStates(lambda: tree.walk(f"{CgroupFS(host).hierarchy('cpu')}/{pods.parent}"))
         states.refresh()
         subjects = tuple(
-            replace(one, cgroup_dir=f"{pods.parent}/{one.cgroup_dir}") for one in states.workloads.subjects
+            replace(subject, cgroup_dir=f"{pods.parent}/{subject.cgroup_dir}") for subject in states.workloads.subjects
         )
         workloads = replace(states.workloads, subjects=subjects)
         dirs = [subject.cgroup_dir for subject in subjects]
-        with ReadCache() as one, ReadCache() as two:
-            walk, files = AllGroups(stats), BatchReader(CgroupFS(host, one))
+        with ReadCache() as first_cache, ReadCache() as two:
+            walk, files = AllGroups(stats), BatchReader(CgroupFS(host, first_cache))
             by_walk = TickReader(host, CgroupFS(host, two), AllGroups(stats))
-            by_files = TickReader(host, CgroupFS(host, one))
+            by_files = TickReader(host, CgroupFS(host, first_cache))
             calls = (
                 lambda: walk.read(dirs),
                 lambda: files.read(dirs, USE),
@@ -81,7 +81,7 @@ def measure(host: Host, stats: CgroupStats, count: int, passes: int) -> list[Fig
             for call in calls:
                 call()  # opens files, parses layouts and ids
             table_walk, table_files, tick_walk, tick_files = in_turns(calls, passes)
-            opened = [one.stats.open_fds, two.stats.open_fds]
+            opened = [first_cache.stats.open_fds, two.stats.open_fds]
     finally:
         pods.remove()
     with ReadCache() as cache:

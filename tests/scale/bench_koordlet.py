@@ -1,8 +1,10 @@
-"""Cost of koordlet on a full node: 110 pods x 2 containers, 1 s ticks, probes loaded, as a separate process.
+"""Cost of koordlet on full nodes of 110 pods x 2 and 250 pods x 4 containers, as a separate process.
 
-Run: `python tests/scale/bench_koordlet.py [--pods 110] [--seconds 60]`, as root. The pods are real cgroups with a
-process each (waking ten times per second) below a separate group; koordlet sees them through bind mounts in its own
-mount namespace, so nothing else on the host changes. CPU is the process's own time.
+Run: `python tests/scale/bench_koordlet.py [--pods 110 --containers 2] [--seconds 60]`, as root. The node is that of
+`fullnode.py`: real cgroups with processes, an API server, the kubelet's /pods. koordlet runs with the flags of its
+DaemonSet; its metrics are read every 15 s, as by Prometheus, and /top once per second, as by `koordctl top`. Nothing
+else on the host changes. CPU is the process's own time; it depends on the other work of the machine, whose share is
+printed. `Pods` is a smaller node, of cgroups alone, for other benchmarks.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import argparse
 import ctypes
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +21,7 @@ import tempfile
 import time
 import urllib.request
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +30,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
 from tests.scale.figures import ROOT, Figure, report
+from tests.scale.fullnode import FullNode
 
 PORT = 19377
 CPU_BUDGET, MEMORY_BUDGET, START_BUDGET = 2.0, 110.0, 1.5
+"""Of the soak."""
+BUDGETS = {(110, 2): (1.0, 80.0), (250, 4): (2.0, 110.0)}
+"""(pods, containers of each) -> (percent of a core, MB)."""
 WAKEUPS_PER_SECOND = 10
+SCRAPE_INTERVAL_S = 15.0
+SETTLE_S = 30.0
+TASK_CPU = "koord_periodic_task_cpu_seconds_total"
 
 
 class Pods:
@@ -111,8 +121,8 @@ def resident_mb(pid: int) -> float:
 
 def top() -> dict[str, Any]:
     with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/top", timeout=5) as response:
-        found: dict[str, Any] = json.load(response)
-        return found
+        page: dict[str, Any] = json.load(response)
+        return page
 
 
 def wait_for_rows(process: subprocess.Popen[bytes], count: int, seconds: float = 60.0) -> float:
@@ -166,38 +176,70 @@ def stop(koordlet: subprocess.Popen[bytes] | None) -> None:
         koordlet.wait()
 
 
+def busy_share(before: str, after: str) -> float:
+    """Percent of all CPUs' time that was used between two readings of /proc/stat."""
+    old, new = ([int(word) for word in text.split("\n", 1)[0].split()[1:]] for text in (before, after))
+    spent = [now - was for was, now in zip(old, new, strict=True)]
+    return 100 * (1 - (spent[3] + spent[4]) / sum(spent))
+
+
+def task_cpu(page: str) -> dict[str, float]:
+    """CPU seconds of each periodic task since the start; coroutines are not measured."""
+    return {name: float(used) for name, used in re.findall(rf'^{TASK_CPU}{{task="(.*)"}} (\S+)$', page, re.MULTILINE)}
+
+
+def measure(get: Callable[[str], str], pid: int, seconds: float, *, top: bool) -> float:
+    """koordlet's CPU use in percent of a core while it is scraped and, with `top`, /top is read every second."""
+    used, begun = cpu_seconds(pid), time.monotonic()
+    next_scrape = begun
+    while (now := time.monotonic()) < begun + seconds:
+        if now >= next_scrape:
+            get("/metrics")
+            next_scrape += SCRAPE_INTERVAL_S
+        if top:
+            get("/top")
+        time.sleep(1.0)
+    return 100 * (cpu_seconds(pid) - used) / (time.monotonic() - begun)
+
+
+def measure_node(pods: int, containers: int, seconds: float) -> list[Figure]:
+    """The figures of one size of a node; the CPU of each task is printed."""
+    cpu_budget, memory_budget = BUDGETS.get((pods, containers), (None, None))
+    name = f"{pods}x{containers}"
+    with tempfile.TemporaryDirectory(prefix="koord-bench-") as scratch:
+        node = FullNode(Host(Roots.host()), pods, containers, Path(scratch))
+        try:
+            node.open()
+            pid = node.start()
+            node.wait()
+            time.sleep(SETTLE_S)
+            ticks, tasks = Path("/proc/stat").read_text(), task_cpu(node.get("/internal-metrics"))
+            scraped = measure(node.get, pid, seconds, top=False)
+            gained = {task: total - tasks.get(task, 0.0) for task, total in task_cpu(node.get("/metrics")).items()}
+            watched = measure(node.get, pid, seconds, top=True)
+            busy = busy_share(ticks, Path("/proc/stat").read_text())
+            resident = resident_mb(pid)
+        finally:
+            node.close()
+    for task, used in sorted(gained.items(), key=lambda item: -item[1])[:10]:
+        print(f"# {name} task {task:24} {100 * used / seconds:5.2f} % of a core", flush=True)
+    print(f"# {name}: all CPUs of the machine were {busy:.0f} % busy", flush=True)
+    return [
+        Figure(f"koordlet_cpu_{name}", scraped, "% of a core"),
+        Figure(f"koordlet_cpu_with_top_{name}", watched, "% of a core", cpu_budget),
+        Figure(f"koordlet_resident_{name}", resident, "MB", memory_budget),
+    ]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pods", type=int, default=110)
+    parser.add_argument("--pods", type=int)
+    parser.add_argument("--containers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=60.0)
     options = parser.parse_args()
-    pods = Pods(Host(Roots.host()), options.pods)
-    with tempfile.TemporaryDirectory(prefix="koord-bench-") as scratch:
-        pods.make()
-        koordlet = None
-        try:
-            koordlet = start(pods, Path(scratch), Path(f"/sys/fs/bpf/koordlet-bench-{os.getpid()}"))
-            first = wait_for_rows(koordlet, len(pods.containers))
-            source = wait_for_probes()
-            time.sleep(5)
-            used, began = cpu_seconds(koordlet.pid), time.monotonic()
-            time.sleep(options.seconds)
-            share = (cpu_seconds(koordlet.pid) - used) / (time.monotonic() - began) * 100
-            resident = resident_mb(koordlet.pid)
-        finally:
-            stop(koordlet)
-            pods.remove()
-    containers = len(pods.containers)
-    print(f"# {options.pods} pods x 2 containers, {source}, {options.seconds:.0f} s", flush=True)
-    return report(
-        "koordlet",
-        [
-            Figure("koordlet_cpu", share, "% of a core", CPU_BUDGET),
-            Figure("koordlet_resident", resident, "MB", MEMORY_BUDGET),
-            Figure("koordlet_first_sample", first, "s", START_BUDGET),
-            Figure("koordlet_tick_per_container", share / 100 * 1e6 / containers, "us"),
-        ],
-    )
+    sizes = list(BUDGETS) if options.pods is None else [(options.pods, options.containers)]
+    figures = [figure for pods, each in sizes for figure in measure_node(pods, each, options.seconds)]
+    return report("koordlet", figures)
 
 
 if __name__ == "__main__":

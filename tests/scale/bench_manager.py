@@ -82,13 +82,13 @@ def pod(number: int, nodes: int, rng: random.Random) -> dict[str, Any]:
     requests = {"cpu": f"{rng.randint(1, 40)}00m", "memory": f"{rng.randint(1, 64)}00Mi"}
     containers = [
         {
-            "name": f"container-{one}",
+            "name": f"container-{number}",
             "image": "registry/some/image:v1",
             "env": [{"name": f"VARIABLE_{index}", "value": "some value"} for index in range(10)],
             "resources": {"requests": requests, "limits": requests},
             "volumeMounts": [{"name": "data", "mountPath": "/data"}],
         }
-        for one in range(2)
+        for number in range(2)
     ]
     labels = {"app": f"app-{number % 500}", LABEL_QOS_CLASS: qos}
     spec = {"nodeName": f"node-{number % nodes}", "priority": priority, "priorityClassName": name}
@@ -127,8 +127,12 @@ def topology(number: int) -> dict[str, Any]:
     amounts = {"capacity": "32", "allocatable": "32", "available": "32"}
     memory = dict.fromkeys(amounts, "128Gi")
     zones = [
-        {"name": f"node-{one}", "type": "Node", "resources": [{"name": "cpu", **amounts}, {"name": "memory", **memory}]}
-        for one in range(2)
+        {
+            "name": f"node-{zone}",
+            "type": "Node",
+            "resources": [{"name": "cpu", **amounts}, {"name": "memory", **memory}],
+        }
+        for zone in range(2)
     ]
     return {"metadata": meta(f"node-{number}"), "topologyPolicies": ["None"], "zones": zones}
 
@@ -142,9 +146,9 @@ def objects(nodes: int, pods: int) -> Iterator[tuple[type, bytes]]:
     rng = random.Random(1)
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     for number in range(nodes):
-        here = [pod(one, nodes, rng) for one in range(number, pods, nodes)]
-        for one in here:
-            yield Pod, encode(one)
+        here = [pod(index, nodes, rng) for index in range(number, pods, nodes)]
+        for pod_object in here:
+            yield Pod, encode(pod_object)
         yield Node, encode(node(number))
         yield NodeMetric, encode(metric(number, here, now, rng))
         yield NodeResourceTopology, encode(topology(number))
@@ -194,13 +198,13 @@ def lending(nodes: int, pods: int, rounds: int) -> list[Figure]:
     everything = median(rounds, lambda: chunks(table._forget_rows))
     settled = median(rounds, lambda: chunks())
     longest = 1000 * statistics.median(chunks(table._forget_rows) for _ in range(rounds))
-    one = 1000 * median(50, lambda: controller._calculate([names[7]]))
+    millis = 1000 * median(50, lambda: controller._calculate([names[7]]))
     return [
         Figure("manager_recompute_all", everything, "s", 1.0),
         Figure("manager_recompute_all_to_write", first, "s"),
         Figure("manager_recompute_pods_unchanged", settled, "s"),
         Figure("manager_loop_held_by_a_chunk", longest, "ms"),
-        Figure("manager_recompute_one_node", one, "ms"),
+        Figure("manager_recompute_one_node", millis, "ms"),
         Figure("manager_fill_caches", filled, "s"),
         Figure("manager_garbage_pass_avoided", pause, "s"),
         Figure("manager_resident", full / 2**20, "MiB", 1024.0),
@@ -214,10 +218,10 @@ def pretend_written(controller: NodeResourceController, names: Sequence[str]) ->
     for start in range(0, len(names), CHUNK_NODES):
         for result, decision in controller._calculate(names[start : start + CHUNK_NODES]):
             table.put_node(written(result.node, decision.status, decision.meta))
-            found = to_builtins(table.topologies[result.node.metadata.name])
-            zones = new_zones(found["zones"], result, refresh=True)
+            document = to_builtins(table.topologies[result.node.metadata.name])
+            zones = new_zones(document["zones"], result, refresh=True)
             if zones is not None:
-                table.put_topology(convert({**found, "zones": zones}, NodeResourceTopology))
+                table.put_topology(convert({**document, "zones": zones}, NodeResourceTopology))
 
 
 def written(node: Node, status: Any, meta: Any) -> Node:

@@ -57,8 +57,8 @@ def at_switch(place: ProbeEnvironment, rounds: int, binary: Path) -> tuple[dict[
             before = loaded.programs()
             with libbpf.enable_stats():
                 pingpong(binary)
-            found = ns_per_run(before, loaded.programs())
-            runs[name].append(found["stall_switch" if name == "mem_stall" else "sched_switch"])
+            ns_by_program = ns_per_run(before, loaded.programs())
+            runs[name].append(ns_by_program["stall_switch" if name == "mem_stall" else "sched_switch"])
             loaded.end() if isinstance(loaded, Yardstick) else loaded.close(keep=False)
     return (
         {name: quartile(all_) for name, all_ in trips.items()},

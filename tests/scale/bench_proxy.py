@@ -118,16 +118,20 @@ def child(kind: str, path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def proxy(backend: Path, hooks_at: Path | None = None) -> Iterator[ProxyProcess]:
-    made = ProxyProcess(backend)
+    proxy_process = ProxyProcess(backend)
     try:
         if hooks_at is not None:
-            made.hooks.mkdir()
-            told = {"remote-endpoint": str(hooks_at), "failure-policy": "Fail", "runtime-hooks": HOOKS + AFTER_HOOKS}
-            (made.hooks / "bench.json").write_text(json.dumps(told))
-        made.start()
-        yield made
+            proxy_process.hooks.mkdir()
+            registration = {
+                "remote-endpoint": str(hooks_at),
+                "failure-policy": "Fail",
+                "runtime-hooks": HOOKS + AFTER_HOOKS,
+            }
+            (proxy_process.hooks / "bench.json").write_text(json.dumps(registration))
+        proxy_process.start()
+        yield proxy_process
     finally:
-        made.close()
+        proxy_process.close()
 
 
 def resident(process: ProxyProcess) -> float:
@@ -205,12 +209,12 @@ def added(name: str, direct: list[float], through: list[float], p50: float | Non
     figures = []
     for label, share, budget in (("p50", 0.5, p50), ("p99", 0.99, p99)):
         pairs = [
-            (quantile(one, share), quantile(other, share))
-            for one, other in zip(parts(direct), parts(through), strict=True)
+            (quantile(part, share), quantile(other, share))
+            for part, other in zip(parts(direct), parts(through), strict=True)
         ]
-        more = statistics.median(other - one for one, other in pairs)
+        more = statistics.median(other - direct for direct, other in pairs)
         figures.append(Figure(f"{name}_added_{label}", more, "ms", budget))
-        figures.append(Figure(f"{name}_direct_{label}", statistics.median(one for one, _ in pairs), "ms"))
+        figures.append(Figure(f"{name}_direct_{label}", statistics.median(direct for direct, _ in pairs), "ms"))
     return figures
 
 
@@ -244,8 +248,8 @@ async def passed(containerd: Containerd, process: ProxyProcess, calls: int, seco
                     if turn >= 50:
                         times[method][way].append(took)
         figures = []
-        for method, (one, other) in times.items():
-            figures += added(f"proxy_passed_{method}", one, other, 0.4, 1.0)
+        for method, (without_proxy, other) in times.items():
+            figures += added(f"proxy_passed_{method}", without_proxy, other, 0.4, 1.0)
         rates = await throughput([lambda client=client: client.ask("ListPodSandbox") for client in both], seconds)  # type: ignore[misc]
         await direct.ask("StopPodSandbox", b"\x0a\x40" + pod_id.encode())
         await direct.ask("RemovePodSandbox", b"\x0a\x40" + pod_id.encode())
@@ -288,7 +292,7 @@ async def life(client: Caller, number: int, times: dict[str, list[float]], rest:
 
     pod = cri.RunPodSandboxResponse.FromString(await ask("RunPodSandbox", cri.RunPodSandboxRequest(config=config)))
     pod_id = pod.pod_sandbox_id
-    container = container_config(name="c", envs=[(f"VARIABLE_{one}", "some value of it") for one in range(100)])
+    container = container_config(name="c", envs=[(f"VARIABLE_{number}", "some value of it") for number in range(100)])
     create = cri.CreateContainerRequest(pod_sandbox_id=pod_id, config=container, sandbox_config=config)
     id = cri.CreateContainerResponse.FromString(await ask("CreateContainer", create)).container_id
     await ask("StartContainer", cri.ContainerRequest(container_id=id))
@@ -334,7 +338,7 @@ async def hook_server(path: Path, calls: int, kind: str) -> list[Figure]:
         pod_annotations=BATCH_SPEC,
         pod_cgroup_parent="/kubepods/besteffort/pod1",
         container_resources={"cpu_period": 100_000, "cpu_shares": 2},
-        container_envs={f"VARIABLE_{one}": "some value of it" for one in range(100)},
+        container_envs={f"VARIABLE_{number}": "some value of it" for number in range(100)},
     ).SerializeToString()
     times = []
     async with callers(kind, path) as (server,):

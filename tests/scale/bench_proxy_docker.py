@@ -150,14 +150,14 @@ class Docker(http.client.HTTPConnection):
         self.sock.sendall(f"{head}\r\n".encode() + data)  # in one write, as Go's client does
         with http.client.HTTPResponse(self.sock, method=method) as answer:
             answer.begin()
-            said = answer.read()
+            reply = answer.read()
         whole = time.perf_counter() - began
         if answer.status >= 400:
-            raise SystemExit(f"{method} {path}: {answer.status} {said[:300]!r}")
+            raise SystemExit(f"{method} {path}: {answer.status} {reply[:300]!r}")
         if took is not None:
             took.whole.append(whole * 1e3)
             took.beside.append((whole - self._tap.dockerd) * 1e3)
-        return json.loads(said) if said else None
+        return json.loads(reply) if reply else None
 
 
 class Node:
@@ -193,21 +193,21 @@ class Node:
         for kind, method, path, body in CALLS:
             for turn in range(UPDATES if kind == "update" else 1):
                 for way in self.turns():
-                    said = body and {key: value + turn for key, value in body.items()}
-                    self.ways[way].ask(method, f"/containers/{made[way]}{path}", said, times[way][kind])
+                    content = body and {key: value + turn for key, value in body.items()}
+                    self.ways[way].ask(method, f"/containers/{made[way]}{path}", content, times[way][kind])
 
 
 @contextlib.contextmanager
 def proxy(backend: Path, hook_server: Path) -> Iterator[ProxyProcess]:
-    made = ProxyProcess(backend, "--backend-runtime-mode=Docker")
+    proxy_process = ProxyProcess(backend, "--backend-runtime-mode=Docker")
     try:
-        made.hooks.mkdir()
-        told = {"remote-endpoint": str(hook_server), "failure-policy": "Fail", "runtime-hooks": HOOKS}
-        (made.hooks / "bench.json").write_text(json.dumps(told))
-        made.start()
-        yield made
+        proxy_process.hooks.mkdir()
+        registration = {"remote-endpoint": str(hook_server), "failure-policy": "Fail", "runtime-hooks": HOOKS}
+        (proxy_process.hooks / "bench.json").write_text(json.dumps(registration))
+        proxy_process.start()
+        yield proxy_process
     finally:
-        made.close()
+        proxy_process.close()
 
 
 def figures(name: str, times: list[Took], p50: float | None, p99: float | None) -> list[Figure]:
@@ -218,22 +218,22 @@ def figures(name: str, times: list[Took], p50: float | None, p99: float | None) 
     both = np.concatenate([direct, again], axis=-1)
     drawn = np.random.default_rng(1).integers(0, direct.shape[-1], (DRAWINGS, *direct.shape))
     draws = [np.take_along_axis(way[None], drawn, axis=-1) for way in (direct, again)]
-    found = []
+    results = []
     for label, share, budget in (("p50", 50, p50), ("p99", 99, p99)):
 
-        def figure(one: Values, less: Values, share: int = share) -> Any:
-            return np.median(np.percentile(one, share, axis=-1) - np.percentile(less, share, axis=-1), axis=-1)
+        def figure(larger: Values, less: Values, share: int = share) -> Any:
+            return np.median(np.percentile(larger, share, axis=-1) - np.percentile(less, share, axis=-1), axis=-1)
 
         spread = float(np.percentile(np.abs(figure(draws[1], draws[0])), 95))
-        said = f"{name}_{{}}_{label}".format
-        found += [
-            Figure(said("added"), float(figure(own[THROUGH], both)), "ms", budget, spread=spread if budget else 0.0),
-            Figure(said("spread"), spread, "ms"),
-            Figure(said("floor"), float(figure(own[RELAY], both)), "ms"),
-            Figure(said("direct"), float(figure(whole[DIRECT], np.zeros((parts, 1)))), "ms"),
-            Figure(said("through"), float(figure(whole[THROUGH], np.zeros((parts, 1)))), "ms"),
+        name_of = f"{name}_{{}}_{label}".format
+        results += [
+            Figure(name_of("added"), float(figure(own[THROUGH], both)), "ms", budget, spread=spread if budget else 0.0),
+            Figure(name_of("spread"), spread, "ms"),
+            Figure(name_of("floor"), float(figure(own[RELAY], both)), "ms"),
+            Figure(name_of("direct"), float(figure(whole[DIRECT], np.zeros((parts, 1)))), "ms"),
+            Figure(name_of("through"), float(figure(whole[THROUGH], np.zeros((parts, 1)))), "ms"),
         ]
-    return found
+    return results
 
 
 def in_parts(ways: Sequence[Sequence[float]], parts: int) -> Values:
@@ -251,8 +251,8 @@ def passed(node: Node, calls: int) -> list[Figure]:
         for kind, path in kinds.items():
             for way in node.turns():
                 node.ways[way].ask("GET", path, took=times[way][kind] if turn >= WARM else None)
-    for one in made:
-        node.ways[DIRECT].ask("DELETE", f"/containers/{one}?force=1")
+    for container in made:
+        node.ways[DIRECT].ask("DELETE", f"/containers/{container}?force=1")
     return [
         figure for kind in kinds for figure in figures(f"docker_passed_{kind}", [way[kind] for way in times], 0.4, 1.0)
     ]
@@ -264,11 +264,11 @@ def hooked(node: Node, lives: int) -> list[Figure]:
     times: list[Times] = [defaultdict(Took) for _ in node.ways]
     for _ in range(lives):
         node.lives(times)
-    found = []
+    results = []
     for kind in times[0]:
         took = [way[kind] for way in times]
-        found += figures(f"docker_hooked_{kind}", took, None, 2.0 if kind == "update" else None)
-    return found
+        results += figures(f"docker_hooked_{kind}", took, None, 2.0 if kind == "update" else None)
+    return results
 
 
 def main() -> int:
@@ -290,21 +290,21 @@ def main() -> int:
             ):
                 paths = (taps[DIRECT].path, taps[AGAIN].path, relay, process.socket)
                 node = Node(dockerd, [Docker(path, tap) for path, tap in zip(paths, taps, strict=True)])
-                found = passed(node, args.calls) if args.calls else []
-                found += hooked(node, args.lives) if args.lives else []
+                results = passed(node, args.calls) if args.calls else []
+                results += hooked(node, args.lives) if args.lives else []
                 for way in node.ways:
                     way.close()
                 for call, count in (("create", args.lives), ("update", args.lives * UPDATES)):
-                    told = process.metric(REWRITTEN.format(call))
-                    if told < count:
-                        raise SystemExit(f"only {told:.0f} of {count} {call}s were rewritten")
+                    rewritten = process.metric(REWRITTEN.format(call))
+                    if rewritten < count:
+                        raise SystemExit(f"only {rewritten:.0f} of {count} {call}s were rewritten")
                 if args.lives:
                     took = process.metric(HOOK_SECONDS.format("sum")) / process.metric(HOOK_SECONDS.format("count"))
-                    found.append(Figure("docker_hooked_update_hook_mean", took * 1e3, "ms"))
-                found.append(Figure("docker_resident", resident(process), "MiB", 50.0))
+                    results.append(Figure("docker_hooked_update_hook_mean", took * 1e3, "ms"))
+                results.append(Figure("docker_resident", resident(process), "MiB", 50.0))
     finally:
         dockerd.close()
-    return report("proxy-docker", found)
+    return report("proxy-docker", results)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,14 @@ reserved; the following API call is omitted. Scenarios:
   churn      one shape; every tenth placement is followed by a removal, every hundredth by a node's change
   volumes    pods with a claim each whose volume is created on the pod's node (late binding)
   quotas     pods of 1,000 quotas in four levels, half of whose leaves have to borrow
-  cores      LSR pods with whole cores, on nodes with 128 CPUs and 4 NUMA nodes
-  singlezone pods that want all resources from one NUMA node of such nodes
-  coresplain pods of one shape without CPUs of their own, on such nodes
+  cores      LSR pods with whole cores. This and the next six: nodes with 128 CPUs, 4 NUMA nodes, 8 GPUs and 4 RDMA
+             NICs, and the plugins NodeNUMAResource and DeviceShare
+  singlezone pods that want all resources from one NUMA node
+  gpuzone    LSR pods that want a GPU, CPUs and memory from one NUMA node
+  gpushares  pods with a part of a GPU
+  gpujoint   pods with 8 GPUs and a virtual function on each of their PCIe switches
+  gpuplain   pods of one shape without devices and without CPUs of their own
+  gpumix     the six above in turn, with quotas, and every third of the plain ones with a reservation
   reservations  pods of 10 apps, half of which must use a reservation; there is a reservation per pod, for one pod
   unreserved    `one` with the plugin Reservation and no reservations
   gangs      1,000 gangs of 4 that arrive interleaved: queue, cycles, Permit, and bindings that take no time
@@ -22,6 +27,7 @@ reserved; the following API call is omitted. Scenarios:
   api        pods of one shape through the embedded API server, with the default limit of 50 requests per second and
              without: 1,000 nodes and 1,000 pods
   memory     resident size of 10,000 nodes with 100,000 pods
+  sharedmemory  the same with ElasticQuota and Reservation: pods of 1,000 quotas, 5,000 of which use reservations
 
 Figures: pods/s over the whole run, p50 and p99 of a placement, CPU time per pod (without other processes'), and the
 time of a calibration loop (a slower machine is slower in both).
@@ -52,18 +58,30 @@ from koordlet.api.core import PersistentVolumeClaim, Pod, StorageClass
 from koordlet.api.crs.quota import ElasticQuota
 from koordlet.api.encoding.wire import convert, decode, encode
 from koordlet.api.gates import SCHEDULER
-from koordlet.api.names import LABEL_QUOTA_IS_PARENT, LABEL_QUOTA_NAME, LABEL_QUOTA_PARENT, ROOT_QUOTA
+from koordlet.api.names import (
+    ANNOTATION_RESERVATION_ALLOCATED,
+    LABEL_QUOTA_IS_PARENT,
+    LABEL_QUOTA_NAME,
+    LABEL_QUOTA_PARENT,
+    ROOT_QUOTA,
+)
 from koordlet.app.gates import FeatureGates
 from tests.control.scheduler.build import node, pod
 from tests.control.scheduler.loadreports import metric
 from tests.scale.figures import Figure, calibration, report
 from tests.scale.schedulerapi import place as place_by_api
+from tests.scale.schedulerdevices import add_machines
+from tests.scale.schedulerdevices import aligned as aligned_gpus
+from tests.scale.schedulerdevices import joint as joint_gpus
+from tests.scale.schedulerdevices import shared as shared_gpus
 from tests.scale.schedulergangs import place as place_gangs
-from tests.scale.schedulernuma import add_topologies, full_cores, single_zone
+from tests.scale.schedulernuma import full_cores, single_zone
 from tests.scale.schedulerprofile import Bench, open_bench
 from tests.scale.schedulerreservations import owners, reserve
 
 SEED = 1
+RESERVED = 5000
+"""Reservations of `sharedmemory`."""
 LEAVES = 1000
 """Quotas that have pods."""
 
@@ -189,6 +207,19 @@ def quotas(count: int) -> Iterator[ElasticQuota]:
                 yield quota(f"q{a}-{b}-{c}", f"q{a}-{b}", LEAVES)
 
 
+def machine_mix(count: int) -> list[Pod]:
+    """The pods of all scenarios on such machines, one leaf of the quotas after another."""
+    kinds = (full_cores, single_zone, aligned_gpus, shared_gpus, joint_gpus, one_shape)
+    share = count // len(kinds)
+    listed = [kind(share) for kind in kinds]
+    for plain, owner in zip(listed[-1][::3], owners(share // 3), strict=False):
+        plain.metadata = owner.metadata
+    mixed_pods = [mixed for turn in zip(*listed, strict=True) for mixed in turn]
+    for number, mixed in enumerate(mixed_pods):
+        mixed.metadata.labels = {**mixed.metadata.labels, LABEL_QUOTA_NAME: quota_name(number % LEAVES)}
+    return mixed_pods
+
+
 def with_claims(count: int) -> list[Pod]:
     made = []
     for i in range(count):
@@ -241,15 +272,19 @@ def bench_node(number: int, version: int = 0) -> object:
 
 
 BUDGETS = {
-    "reservations": 3000.0, "quotas": 5000.0, "one": 5000.0, "mixed": 2000.0, "spread": 1000.0, "anti": 1000.0,
-    "cores": 2000.0, "singlezone": 1500.0,
+    "reservations": 3000.0, "quotas": 5000.0, "one": 10_000.0, "mixed": 2500.0, "spread": 1000.0, "anti": 1000.0,
+    "cores": 2000.0, "singlezone": 1500.0, "gpushares": 2000.0, "gpujoint": 1000.0, "gpuplain": 10_000.0,
+    "gpumix": 1500.0,
 }  # fmt: skip
-NUMA = ("cores", "singlezone", "coresplain")
+MACHINES = ("cores", "singlezone", "gpuzone", "gpushares", "gpujoint", "gpuplain", "gpumix")
+MEMORY = ("memory", "sharedmemory")
 EXTRA = {
+    "sharedmemory": ("ElasticQuota", "Reservation"),
     "quotas": ("ElasticQuota",),
     "reservations": ("Reservation",),
     "unreserved": ("Reservation",),
-    **dict.fromkeys(NUMA, ("NodeNUMAResource",)),
+    **dict.fromkeys(MACHINES, ("NodeNUMAResource", "DeviceShare")),
+    "gpumix": ("NodeNUMAResource", "DeviceShare", "Reservation", "ElasticQuota"),
 }
 """Plugins that only some scenarios have."""
 
@@ -266,7 +301,11 @@ def scenarios(count: int) -> dict[str, tuple[list[Pod], Between | None]]:
         "quotas": (of_quotas(count), None),
         "cores": (full_cores(count), None),
         "singlezone": (single_zone(count), None),
-        "coresplain": (one_shape(count), None),
+        "gpuzone": (aligned_gpus(count), None),
+        "gpushares": (shared_gpus(count), None),
+        "gpujoint": (joint_gpus(count), None),
+        "gpuplain": (one_shape(count), None),
+        "gpumix": (machine_mix(count), None),
         "reservations": (owners(count), None),
         "unreserved": (one_shape(count), None),
     }
@@ -275,19 +314,23 @@ def scenarios(count: int) -> dict[str, tuple[list[Pod], Between | None]]:
 def run(name: str, nodes: int, count: int, *, profile: bool) -> Iterator[Figure]:
     pods, between = scenarios(count)[name]
     bench = open_bench(nodes, random.Random(SEED), *EXTRA.get(name, ()))
-    if name in NUMA:
-        add_topologies(bench)
+    if name in MACHINES:
+        add_machines(bench)
+        for number, kind in enumerate({len(pod.metadata.annotations): pod for pod in pods[:12]}.values()):
+            yield from first_of_its_shape(bench, f"{name}{number or ''}", kind)
     if name == "reservations":
         reserve(bench, len(pods))
+    if name == "gpumix":
+        reserve(bench, len(pods) // 18)
     if name == "volumes":
         bench.reports.put(*storage(len(pods)))
-    if name == "quotas":
+    if name in ("quotas", "gpumix"):
         for quota in quotas(len(pods)):
             bench.reports.tell(quota)
         begun = time.perf_counter()
         for waiting in pods:
             bench.reports.tell(waiting)
-        yield Figure(f"quotas_{nodes}_counted", len(pods) / (time.perf_counter() - begun), "pods/s")
+        yield Figure(f"{name}_{nodes}_counted", len(pods) / (time.perf_counter() - begun), "pods/s")
     profiler = cProfile.Profile()
     if profile:
         profiler.enable()
@@ -305,6 +348,16 @@ def run(name: str, nodes: int, count: int, *, profile: bool) -> Iterator[Figure]
     yield Figure(f"{label}_calibration", calibration(), "ms")
 
 
+def first_of_its_shape(bench: Bench, name: str, pod: Pod) -> Iterator[Figure]:
+    """CPU time. The first pod of all fills caches that do not depend on its shape, so it is placed before."""
+    bench.cycle.place(bench.cluster.info(one_shape(1)[0]))
+    info = bench.cluster.info(pod)
+    at = time.process_time()
+    bench.cycle.place(info)
+    yield Figure(f"{name}_{bench.nodes}_first", 1000 * (time.process_time() - at), "ms", 50.0)
+    bench.cycle.cache.remove_pod(info.uid)
+
+
 GANGS = {"gangs": 4, "gangs64": 64}
 
 
@@ -315,50 +368,68 @@ def gangs(name: str, nodes: int, count: int, *, profile: bool) -> Iterator[Figur
     profiler = cProfile.Profile()
     if profile:
         profiler.enable()
-    found = asyncio.run(place_gangs(nodes, number, size, random.Random(SEED)))
+    result = asyncio.run(place_gangs(nodes, number, size, random.Random(SEED)))
     if profile:
         profiler.disable()
         pstats.Stats(profiler).sort_stats("tottime").print_stats(30)
-    turns = sorted(found.turns)
+    turns = sorted(result.turns)
     label = f"{name}_{nodes}"
-    yield Figure(f"{label}_bound", found.bound / found.seconds, "pods/s")
-    yield Figure(f"{label}_cpu", 1e6 * found.cpu / max(found.bound, 1), "us")
+    yield Figure(f"{label}_bound", result.bound / result.seconds, "pods/s")
+    yield Figure(f"{label}_cpu", 1e6 * result.cpu / max(result.bound, 1), "us")
     yield Figure(f"{label}_turn_p50", 1000 * turns[len(turns) // 2], "ms")
     yield Figure(f"{label}_turn_p99", 1000 * turns[min(len(turns) - 1, int(len(turns) * 0.99))], "ms")
-    yield Figure(f"{label}_unbound", number * size - found.bound, "pods", 0)
+    yield Figure(f"{label}_unbound", number * size - result.bound, "pods", 0)
     yield Figure(f"{label}_calibration", calibration(), "ms")
 
 
 def through_api(nodes: int, count: int) -> Iterator[Figure]:
     """The scheduler as a separate process, with and without a request limit."""
     for label, qps, budget in (("limited", 0, 41.0), ("unlimited", 100_000, None)):
-        found = asyncio.run(place_by_api(nodes, count, qps))
-        yield Figure(f"api_{nodes}_{label}", found.pods / found.seconds, "pods/s", budget, at_least=True)
-        yield Figure(f"api_{nodes}_{label}_unbound", count - found.pods, "pods", 0)
+        result = asyncio.run(place_by_api(nodes, count, qps))
+        yield Figure(f"api_{nodes}_{label}", result.pods / result.seconds, "pods/s", budget, at_least=True)
+        yield Figure(f"api_{nodes}_{label}_unbound", count - result.pods, "pods", 0)
     yield Figure(f"api_{nodes}_calibration", calibration(), "ms")
 
 
-def memory(nodes: int, count: int) -> Iterator[Figure]:
+def memory(name: str, nodes: int, count: int) -> Iterator[Figure]:
     """A table of `nodes` with `count` pods of 1,000 workloads, decoded and trimmed as the process does."""
     gates = FeatureGates(SCHEDULER)
-    template = encode(running())
+    shared = name == "sharedmemory"
+    labels = {LABEL_QUOTA_NAME: "QUOTA"} if shared else {}
+    template = encode(running(labels, {}))
+    of_owner = encode(running(labels, {ANNOTATION_RESERVATION_ALLOCATED: "RESERVATION"}))
     gc.collect()
     before = resident()
-    bench = open_bench(nodes, random.Random(SEED))
+    bench = open_bench(nodes, random.Random(SEED), *EXTRA.get(name, ()))
     cache = bench.cycle.cache
     with_nodes = resident()
+    if shared:
+        for quota in quotas(count):
+            bench.reports.tell(quota)
+        reserve(bench, RESERVED)
+    with_objects = resident()
     for i in range(count):
-        body = template.replace(b"APP", b"web-%d" % (i % 1000)).replace(b"NODE", b"node-%d" % (i % nodes))
-        body = body.replace(b"NUMBER", b"%05d" % i)
-        cache.set_pod(trim_pod(transform_pod(decode(body, Pod), gates)))
+        body = of_owner if shared and i < RESERVED else template
+        body = body.replace(b"APP", b"web-%d" % (i % 1000)).replace(b"NODE", b"node-%d" % (i % nodes))
+        body = body.replace(b"NUMBER", b"%05d" % i).replace(b"QUOTA", quota_name(i % LEAVES).encode())
+        body = body.replace(b'"RESERVATION"', encode(allocation(i)))
+        added = trim_pod(transform_pod(decode(body, Pod), gates))
+        cache.set_pod(added)
+        bench.reports.tell(added)
     gc.collect()
     after = resident()
-    yield Figure(f"memory_{nodes}_nodes_{count}_pods", after, "MB", 2000.0 if count >= 100_000 else None)
-    yield Figure("memory_a_node", 1000 * (with_nodes - before) / nodes, "kB")
-    yield Figure("memory_a_pod", 1000 * (after - with_nodes) / count, "kB")
+    yield Figure(f"{name}_{nodes}_nodes_{count}_pods", after, "MB", 2000.0 if count >= 100_000 else None)
+    yield Figure(f"{name}_a_node", 1000 * (with_nodes - before) / nodes, "kB")
+    yield Figure(f"{name}_quotas_and_reservations", with_objects - with_nodes, "MB")
+    yield Figure(f"{name}_a_pod", 1000 * (after - with_objects) / count, "kB")
 
 
-def running() -> Pod:
+def allocation(number: int) -> str:
+    """The annotation of the pod that consumes this reservation of `reserve`."""
+    return encode({"name": f"r{number}", "uid": f"uid-r{number}"}).decode()
+
+
+def running(labels: dict[str, str], annotations: dict[str, str]) -> Pod:
     """A typical pod: owned, with a token, tolerations, conditions and a container's status."""
     at = "2026-01-01T00:00:00Z"
     kinds = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
@@ -368,8 +439,8 @@ def running() -> Pod:
         "APP-6d4cf56db6-NUMBER",
         cpu="500m",
         memory="512Mi",
-        labels={"app": "APP", "pod-template-hash": "6d4cf56db6", "koordinator.sh/qosClass": "LS"},
-        annotations={"prometheus.io/scrape": "true"},
+        labels={"app": "APP", "pod-template-hash": "6d4cf56db6", "koordinator.sh/qosClass": "LS", **labels},
+        annotations={"prometheus.io/scrape": "true", **annotations},
         on="NODE",
         spec={
             "volumes": [{"name": "kube-api-access-NUMBER", "projected": {"sources": []}}],
@@ -401,11 +472,11 @@ def main() -> int:
     parser.add_argument("--only", default="")
     parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
-    only = [name for name in args.only.split(",") if name] or [*scenarios(1), *GANGS, "api", "memory"]
+    only = [name for name in args.only.split(",") if name] or [*scenarios(1), *GANGS, "api", *MEMORY]
     figures = []
-    if "memory" in only:  # first, while the process is small
-        only.remove("memory")
-        for figure in memory(10_000, 100_000):
+    for name in [name for name in MEMORY if name in only]:  # first, while the process is small
+        only.remove(name)
+        for figure in memory(name, 10_000, 100_000):
             print(figure, flush=True)
             figures.append(figure)
     if "api" in only:

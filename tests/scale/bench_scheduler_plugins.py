@@ -94,8 +94,8 @@ def cases() -> list[Case]:
 
 def cluster(nodes: int) -> Cluster:
     made = Cluster(*(node(f"n{i}", cpu="64", memory="256Gi", labels={ZONE: f"z{i % 3}"}) for i in range(nodes)))
-    others = [pod(labels={"app": f"app{i % 50}"}, on=f"n{i * 7 % nodes}") for i in range(2 * nodes)]
-    made.put(*others, *(pod(labels=APP, on=f"n{i * 11 % nodes}") for i in range(nodes // 10)))
+    pods = [pod(labels={"app": f"app{i % 50}"}, on=f"n{i * 7 % nodes}") for i in range(2 * nodes)]
+    made.put(*pods, *(pod(labels=APP, on=f"n{i * 11 % nodes}") for i in range(nodes // 10)))
     return made
 
 
@@ -105,13 +105,13 @@ def best(call: Callable[[], object], rounds: int = 7, seconds: float = 0.03) -> 
     call()
     once = max(time.process_time() - begun, 1e-7)
     times = max(3, int(seconds / once))
-    found = float("inf")
+    shortest = float("inf")
     for _ in range(rounds):
         begun = time.process_time()
         for _ in range(times):
             call()
-        found = min(found, (time.process_time() - begun) / times)
-    return found * 1e6
+        shortest = min(shortest, (time.process_time() - begun) / times)
+    return shortest * 1e6
 
 
 def measure(case: Case, nodes: int) -> list[float | None]:
@@ -119,26 +119,26 @@ def measure(case: Case, nodes: int) -> list[float | None]:
     made = cluster(nodes)
     plugin = case.kind(default_args(case.kind.name), made.handle)
     info, table = made.info(case.pod), made.table
-    rows, one = np.arange(nodes), np.array([nodes // 2], np.intp)
+    rows, single_row = np.arange(nodes), np.array([nodes // 2], np.intp)
     state = CycleState()
     skipped = plugin.pre_filter(state, info).status.skipped
     filters = overrides(plugin, "filter") and not skipped
     scores = overrides(plugin, "score") and not plugin.pre_score(state, info, rows).skipped
-    found: list[float | None] = [
+    times: list[float | None] = [
         best(lambda: plugin.filter(state, info, table.all)) if filters else None,
-        best(lambda: plugin.filter(state, info, one)) if filters else None,
+        best(lambda: plugin.filter(state, info, single_row)) if filters else None,
         best(lambda: plugin.score(state, info, table.all)) if scores else None,
-        best(lambda: plugin.score(state, info, one)) if scores else None,
+        best(lambda: plugin.score(state, info, single_row)) if scores else None,
     ]
     if plugin.reads is Reads.CLUSTER:
         placed = [made.info(case.pod) for _ in range(64)]
-        found.append(best(lambda: _cycle(plugin, made, info, rows, placed)))
+        times.append(best(lambda: _cycle(plugin, made, info, rows, placed)))
     else:
-        found.append(None)
-    return found
+        times.append(None)
+    return times
 
 
-def _cycle(plugin: Plugin, made: Cluster, info: PodInfo, rows: Any, placed: list[PodInfo]) -> None:
+def _cycle(plugin: Plugin, cluster: Cluster, info: PodInfo, rows: Any, placed: list[PodInfo]) -> None:
     """A cycle as the scheduler runs it; then a pod of the shape moves to the next row."""
     state = CycleState()
     if overrides(plugin, "filter") and not plugin.pre_filter(state, info).status.skipped:
@@ -147,8 +147,8 @@ def _cycle(plugin: Plugin, made: Cluster, info: PodInfo, rows: Any, placed: list
         plugin.normalize(state, info, rows, plugin.score(state, info, rows))
     mover = placed.pop(0)
     if mover.row >= 0:
-        made.table.remove_pod(mover)
-    made.table.add_pod(mover, made.table.names[(made.table.pod_log.end * 13) % len(rows)])
+        cluster.table.remove_pod(mover)
+    cluster.table.add_pod(mover, cluster.table.names[(cluster.table.pod_log.end * 13) % len(rows)])
     placed.append(mover)
 
 
@@ -156,14 +156,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--only", default="", help="names of plugins, separated by commas")
-    given = parser.parse_args()
-    only = {name for name in given.only.split(",") if name}
+    options = parser.parse_args()
+    only = {name for name in options.only.split(",") if name}
     columns = ("filter all", "filter one", "score all", "score one", "cycle")
-    print(f"us of CPU time a call at {given.nodes} nodes")
+    print(f"us of CPU time a call at {options.nodes} nodes")
     print(f"{'plugin':34}{'pod':26}" + "".join(f"{name:>12}" for name in columns))
     for case in cases():
         if not only or case.kind.name in only:
-            figures = measure(case, given.nodes)
+            figures = measure(case, options.nodes)
             cells = ("-" if figure is None else f"{figure:.1f}" for figure in figures)
             print(f"{case.kind.name:34}{case.what:26}" + "".join(f"{cell:>12}" for cell in cells), flush=True)
 

@@ -111,7 +111,7 @@ async def serve(folder: Path, profiles: int, nodes: int, pods: int) -> None:
     controller = NodeResourceController(made) if nodes else None
     if controller is not None:
         fill(controller, nodes, pods)
-    reports = [encode(one) for one in made.caches.informer(NodeMetric).list()]
+    reports = [encode(report) for report in made.caches.informer(NodeMetric).list()]
     server = WebhookServer(folder, host="127.0.0.1", port=0, registry=made.framework)
     server.register(MutatePod(made))
     server.register(ValidatePod(made))
@@ -178,7 +178,7 @@ def pod(number: int) -> dict[str, Any]:
     """A pod as a Deployment creates it, 5 to 6 KB of JSON."""
     containers = [
         {
-            "name": f"container-{one}",
+            "name": f"container-{number}",
             "image": "registry/some/image:v1",
             "command": ["/bin/run", "--flag=value"],
             "env": [{"name": f"VARIABLE_{index}", "value": "some value"} for index in range(20)],
@@ -188,7 +188,7 @@ def pod(number: int) -> dict[str, Any]:
             "terminationMessagePath": "/dev/termination-log",
             "imagePullPolicy": "IfNotPresent",
         }
-        for one in range(3)
+        for number in range(3)
     ]
     labels = {"app": f"app-{number}", "kind": f"job-{number % 50}", "pod-template-hash": "5b8c"}
     return {
@@ -253,7 +253,7 @@ def measure(prefix: str, args: argparse.Namespace, nodes: int, pods: int) -> lis
         FileStore(Path(folder)).replace(make("localhost", datetime.now(UTC)))
         own = (f"--serve={folder}", f"--profiles={args.profiles}", f"--nodes={nodes}", f"--pods={pods}")
         with process(*own) as (server, port), process(f"--control={folder}") as (_, control):
-            asker = Asker(port, control, Path(folder) / "ca-cert.pem", [review(one) for one in range(400)], wrong)
+            asker = Asker(port, control, Path(folder) / "ca-cert.pem", [review(number) for number in range(400)], wrong)
             before, began = sum(server.cpu_times()[:2]), time.perf_counter()
             freeze_heap()
             run(asker.run(["/mutate-pod", "/validate-pod"], args.rate, args.seconds))

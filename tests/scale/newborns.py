@@ -89,8 +89,8 @@ async def _ask(scene: Scene, calls: int) -> list[float]:
                 raise SystemExit("koordlet answered before the kernel held what the pod gets")
             live.append((directory, request))
             if len(live) > LIVE:
-                gone, told = live.pop(0)
-                await client.call(f"/{SERVICE}/PostStopPodSandboxHook", told, PATIENCE)
+                gone, stop_request = live.pop(0)
+                await client.call(f"/{SERVICE}/PostStopPodSandboxHook", stop_request, PATIENCE)
                 tree.rmdir(gone)
     finally:
         await client.close(0.0)

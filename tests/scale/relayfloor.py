@@ -50,13 +50,13 @@ async def _to(path: str, heard: Callable[[Wire, bytes], None]) -> Wire:
     return wire
 
 
-async def _serve(kind: str, path: str, *others: str) -> None:
+async def _serve(kind: str, path: str, *paths: str) -> None:
     heard: Callable[[Wire, bytes], None] = Wire.write
     if kind == "relay":
         caller: list[Wire] = []
-        runtime = first = await _to(others[-1], lambda _, data: caller[0].write(data))
-        if len(others) > 1:
-            first = await _to(others[0], lambda _, data: runtime.write(data))
+        runtime = first = await _to(paths[-1], lambda _, data: caller[0].write(data))
+        if len(paths) > 1:
+            first = await _to(paths[0], lambda _, data: runtime.write(data))
 
         def asked(wire: Wire, data: bytes) -> None:
             caller[:] = [wire]
@@ -69,9 +69,9 @@ async def _serve(kind: str, path: str, *others: str) -> None:
         await server.serve_forever()
 
 
-def child(kind: str, path: Path, *others: Path) -> AbstractContextManager[Path]:
+def child(kind: str, path: Path, *paths: Path) -> AbstractContextManager[Path]:
     """One of the processes, serving at `path`."""
-    return serving(__file__, kind, str(path), *map(str, others), at=path)
+    return serving(__file__, kind, str(path), *map(str, paths), at=path)
 
 
 async def _times(paths: tuple[Path, Path], calls: int) -> tuple[list[float], list[float]]:

@@ -71,7 +71,7 @@ def members(gangs: int, size: int) -> list[Pod]:
 
 async def place(nodes: int, gangs: int, size: int, rng: random.Random) -> Placed:
     bench = open_bench(nodes, rng)
-    loop, plugin, told = _with_gangs(bench)
+    loop, plugin, counting = _with_gangs(bench)
     pods = members(gangs, size)
     turns: list[float] = []
     begun, cpu = time.perf_counter(), time.process_time()
@@ -85,7 +85,7 @@ async def place(nodes: int, gangs: int, size: int, rng: random.Random) -> Placed
             turns.append(time.perf_counter() - at)
             await asyncio.sleep(0)
     await loop.binders[PROFILE].idle()
-    return Placed(told.bound, time.perf_counter() - begun, time.process_time() - cpu, turns)
+    return Placed(counting.bound, time.perf_counter() - begun, time.process_time() - cpu, turns)
 
 
 def _with_gangs(bench: Bench) -> tuple[Loop, Coscheduling, Counting]:
@@ -104,6 +104,6 @@ def _with_gangs(bench: Bench) -> tuple[Loop, Coscheduling, Counting]:
     assert framework.sort is not None
     profile = QueueProfile.of(framework.sort, framework.pre_enqueue, framework.plugins.values())
     queue = SchedulingQueue({PROFILE: profile}, time.monotonic)
-    told = Counting()
-    loop = Loop({PROFILE: Cycle(framework, old.cache, old.waiting, queue=queue)}, old.cache, queue, reporter=told)
-    return loop, plugin, told
+    counting = Counting()
+    loop = Loop({PROFILE: Cycle(framework, old.cache, old.waiting, queue=queue)}, old.cache, queue, reporter=counting)
+    return loop, plugin, counting

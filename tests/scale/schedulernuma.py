@@ -1,26 +1,14 @@
-"""Nodes with NUMA zones and pods with CPUs of their own, for the scheduler's benchmark."""
+"""Pods with CPUs of their own and pods that want one NUMA node, for the scheduler's benchmark."""
 
 from __future__ import annotations
 
 import json
 
-from control.scheduler.plugins.nodenumaresource.book import NumaBook
 from koordlet.api.core import Pod
-from tests.control.scheduler.build import node, pod
-from tests.control.scheduler.plugins.numaworld import lsr, topology
-from tests.scale.schedulerprofile import Bench
+from tests.control.scheduler.build import pod
+from tests.control.scheduler.plugins.numaworld import lsr
 
-SHAPE = (2, 2, 16, 2)
-"""128 CPUs on 4 NUMA nodes."""
 SINGLE = {"numaTopologyPolicy": "SingleNUMANode"}
-
-
-def add_topologies(bench: Bench) -> None:
-    for number in range(bench.nodes):
-        name = f"node-{number}"
-        bench.cluster.table.set_node(node(name, cpu="128", memory="512Gi", pods=256))
-        bench.reports.tell(topology(name, SHAPE, memory="128Gi"))
-    NumaBook.of(bench.cluster.handle).sync()
 
 
 def full_cores(count: int) -> list[Pod]:

@@ -42,13 +42,13 @@ class Reports:
             if on_add is not None:
                 self._handlers[kind].append(on_add)
 
-        found = self._objects[kind]
-        return SimpleNamespace(add_handler=add_handler, list=lambda: list(found.values()), get=found.get)
+        stored = self._objects[kind]
+        return SimpleNamespace(add_handler=add_handler, list=lambda: list(stored.values()), get=stored.get)
 
     def put(self, *objects: Any) -> None:
         """Add to the stores without notifying handlers."""
-        for one in objects:
-            self._objects[type(one)][one.metadata.key] = one
+        for obj in objects:
+            self._objects[type(obj)][obj.metadata.key] = obj
 
     def tell(self, obj: object) -> None:
         for handler in self._handlers[type(obj)]:

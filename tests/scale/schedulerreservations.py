@@ -25,7 +25,7 @@ def owners(count: int) -> list[Pod]:
 def reserve(bench: Bench, count: int) -> None:
     """`count` reservations for one pod each, dealt out to the nodes; they leave each node nearly full."""
     for at in range(count):
-        one = reservation(
+        room = reservation(
             f"r{at}",
             cpu="500m",
             memory="512Mi",
@@ -33,5 +33,5 @@ def reserve(bench: Bench, count: int) -> None:
             node=f"node-{at % bench.nodes}",
             allocatePolicy="Restricted" if at % 2 else "Aligned",
         )
-        bench.cycle.cache.set_pod(reserve_pod(one), RESERVATION)
-        bench.reports.tell(one)
+        bench.cycle.cache.set_pod(reserve_pod(room), RESERVATION)
+        bench.reports.tell(room)

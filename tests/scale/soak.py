@@ -112,10 +112,10 @@ class ChangingPods(Pods):
 
 def seconds_of(text: str) -> float:
     """`1h`, `90m`, `600s`, `600`."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([hms]?)", text)
-    if found is None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([hms]?)", text)
+    if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no duration such as 1h, 10m or 600s")
-    return float(found[1]) * {"h": 3600, "m": 60, "s": 1, "": 1}[found[2]]
+    return float(match[1]) * {"h": 3600, "m": 60, "s": 1, "": 1}[match[2]]
 
 
 def cpu_seconds(kind: str) -> float:
@@ -129,9 +129,9 @@ def undisturbed(samples: Sequence[Sample]) -> list[float]:
     """CPU use in each whole minute with hardly any stolen time, percent of a core."""
     minutes = [samples[at : at + MINUTE] for at in range(0, len(samples) - MINUTE + 1, MINUTE)]
     return [
-        float(np.mean([one.cpu_percent for one in minute]))
+        float(np.mean([sample.cpu_percent for sample in minute]))
         for minute in minutes
-        if np.mean([one.stolen_percent for one in minute]) <= UNDISTURBED
+        if np.mean([sample.stolen_percent for sample in minute]) <= UNDISTURBED
     ]
 
 
@@ -152,8 +152,8 @@ def table_fill(pins: Path) -> int:
 def theil_sen(times: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
     """(growth over the whole span, scatter about the line: 1.4826 times the median distance)."""
     x, y = np.asarray(times, dtype=float), np.asarray(values, dtype=float)
-    one, other = np.triu_indices(len(x), 1)
-    slope = float(np.median((y[other] - y[one]) / (x[other] - x[one])))
+    earlier, other = np.triu_indices(len(x), 1)
+    slope = float(np.median((y[other] - y[earlier]) / (x[other] - x[earlier])))
     rest = y - slope * x
     return slope * float(x[-1] - x[0]), 1.4826 * float(np.median(np.abs(rest - np.median(rest))))
 
@@ -161,7 +161,7 @@ def theil_sen(times: Sequence[float], values: Sequence[float]) -> tuple[float, f
 def flat(name: str, samples: Sequence[Sample]) -> tuple[float, float]:
     """(growth over the second half, how much may be noise)."""
     half = samples[len(samples) // 2 :]
-    growth, scatter = theil_sen([one.seconds for one in half], [float(getattr(one, name)) for one in half])
+    growth, scatter = theil_sen([sample.seconds for sample in half], [float(getattr(sample, name)) for sample in half])
     return growth, max(2 * scatter, FLOOR[name])
 
 
@@ -198,11 +198,12 @@ class Soak:
                 turn += 1
             if now >= due["progress"]:
                 due["progress"] += PROGRESS
-                one = self.samples[-1]
+                newest = self.samples[-1]
                 print(
-                    f"# {one.seconds / 60:5.1f} min: {np.mean([s.cpu_percent for s in self.samples]):.2f} % of a core, "
-                    f"{one.resident_mb:.1f} MB, {one.open_files} files, {one.slots} slots, "
-                    f"calibration {one.calibration:.1f} ms",
+                    f"# {newest.seconds / 60:5.1f} min: "
+                    f"{np.mean([s.cpu_percent for s in self.samples]):.2f} % of a core, "
+                    f"{newest.resident_mb:.1f} MB, {newest.open_files} files, {newest.slots} slots, "
+                    f"calibration {newest.calibration:.1f} ms",
                     flush=True,
                 )
 
@@ -239,7 +240,7 @@ def figures(samples: Sequence[Sample], first: float, failed: int) -> list[Figure
     return [
         Figure("soak_minutes", samples[-1].seconds / 60, "min"),
         Figure("soak_first_sample", first, "s", START_BUDGET),
-        Figure("soak_cpu", float(np.mean([one.cpu_percent for one in warm])), "% of a core", CPU_BUDGET),
+        Figure("soak_cpu", float(np.mean([sample.cpu_percent for sample in warm])), "% of a core", CPU_BUDGET),
         Figure("soak_undisturbed_minutes", len(quiet), "min"),
         *([Figure("soak_cpu_undisturbed", float(np.mean(quiet)), "% of a core")] if quiet else []),
         Figure("soak_resident_max", max(sample.resident_mb for sample in samples), "MB", MEMORY_BUDGET),

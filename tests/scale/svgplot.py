@@ -6,11 +6,14 @@ Nothing is smoothed or omitted; y axes begin at 0. A budget is a dashed line. Us
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 WIDTH, PANEL, LEFT, RIGHT, TOP, GAP = 900, 150, 70, 20, 46, 44
+NOTE_CHARS = 130
+"""Of the longest line of the note that fits."""
 INK, GRID, LINE, LIMIT = "#333333", "#dddddd", "#1f6fb2", "#c0392b"
 
 
@@ -42,7 +45,10 @@ def chart(title: str, note: str, minutes: Sequence[float], panels: Sequence[Pane
         f'font-family="sans-serif" font-size="12" fill="{INK}">',
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
         f'<text x="{LEFT}" y="18" font-size="15">{escape(title)}</text>',
-        f'<text x="{LEFT}" y="36" fill="#666666">{escape(note)}</text>',
+        *(
+            f'<text x="{LEFT}" y="{33 + 13 * row}" font-size="11" fill="#666666">{escape(line)}</text>'
+            for row, line in enumerate(textwrap.wrap(note, NOTE_CHARS))
+        ),
     ]
     for at, panel in enumerate(panels):
         out += _panel(panel, minutes, end, TOP + at * (PANEL + GAP) + 16)

@@ -46,10 +46,10 @@ def verdicts(noise: float, added: float) -> dict[str, str]:
 
 
 def test_a_difference_larger_than_the_noise_is_reported() -> None:
-    said = verdicts(0.01, 0.2)
-    assert (said["x_added_p50"], said["x_added_p99"]) == ("ok", "ok")
-    said = verdicts(0.01, 1.2)
-    assert (said["x_added_p50"], said["x_added_p99"]) == ("over", "over")
+    verdict_of = verdicts(0.01, 0.2)
+    assert (verdict_of["x_added_p50"], verdict_of["x_added_p99"]) == ("ok", "ok")
+    verdict_of = verdicts(0.01, 1.2)
+    assert (verdict_of["x_added_p50"], verdict_of["x_added_p99"]) == ("over", "over")
 
 
 def test_a_difference_within_the_noise_is_reported_as_unknown() -> None:

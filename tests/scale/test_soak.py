@@ -45,8 +45,8 @@ def test_flat(resident: list[float], is_flat: bool) -> None:
 
 def test_minutes_in_which_much_was_stolen_are_left_out() -> None:
     minutes = [(1.5, 0.0), (4.0, 9.0), (1.7, 0.4)]
-    found = [Sample(0.0, cpu, 90.0, 100, 4, 7, 3.3, stolen) for cpu, stolen in minutes for _ in range(MINUTE)]
-    assert undisturbed([*found, *found[: MINUTE - 1]]) == pytest.approx([1.5, 1.7])
+    samples = [Sample(0.0, cpu, 90.0, 100, 4, 7, 3.3, stolen) for cpu, stolen in minutes for _ in range(MINUTE)]
+    assert undisturbed([*samples, *samples[: MINUTE - 1]]) == pytest.approx([1.5, 1.7])
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("1h", 3600), ("10m", 600), ("90s", 90), ("45", 45), ("0.5h", 1800)])

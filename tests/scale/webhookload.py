@@ -34,9 +34,9 @@ class Echo(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._read += data
-        head, found, rest = self._read.partition(b"\r\n\r\n")
+        head, separator, rest = self._read.partition(b"\r\n\r\n")
         length = _LENGTH.search(head)
-        if not found or length is None or len(rest) < int(length[1]):
+        if not separator or length is None or len(rest) < int(length[1]):
             return
         self._read = b""
         assert self._transport is not None

@@ -46,6 +46,15 @@ def checkout(place: Path) -> Path:
     return target
 
 
+def moved(archive: Path, place: Path) -> Path:
+    """The unpacked archive elsewhere, as another user has it: other dates, and readable by the owner only."""
+    shutil.unpack_archive(archive, place)
+    for path in place.rglob("*"):
+        os.utime(path, (1_600_000_000, 1_600_000_000))
+        path.chmod(path.stat().st_mode & 0o700)
+    return place / SDIST
+
+
 @pytest.mark.kernel  # bpftool reads this kernel's types
 def test_the_wheel_of_an_unpacked_source_distribution_runs(tmp_path: Path) -> None:
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -56,6 +65,8 @@ def test_the_wheel_of_an_unpacked_source_distribution_runs(tmp_path: Path) -> No
         assert not [name for name in names if name.endswith((".bpf.o", "_pb2.py", "vmlinux.h"))], "built files"
     shutil.unpack_archive(archive, tmp_path)
     wheel = build("wheel", tmp_path / SDIST, tmp_path / "dist")
+    again = build("wheel", moved(archive, tmp_path / "elsewhere"), tmp_path / "again")
+    assert again.read_bytes() == wheel.read_bytes(), "another folder, dates, modes and time give another wheel"
     machine = os.uname().machine
     assert wheel.name == f"koordinator_py-{VERSION}-py3-none-linux_{machine}.whl"
     with zipfile.ZipFile(wheel) as content:

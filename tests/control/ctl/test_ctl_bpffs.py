@@ -47,9 +47,9 @@ def test_only_an_empty_mount_of_koordlet_is_unmounted(mount: Path) -> None:
     assert bpffs.mount_point(mount / "koordlet") == mount
     assert not bpffs.is_koordlet_mount(mount)
     (mount / bpffs.MOUNT_MARK).mkdir()
-    (mount / "somebody").mkdir()
+    (mount / "other").mkdir()
     assert bpffs.is_koordlet_mount(mount)
-    assert bpffs.unmount(mount) == "still in use by somebody"
-    (mount / "somebody").rmdir()
+    assert bpffs.unmount(mount) == "still in use by other"
+    (mount / "other").rmdir()
     assert bpffs.unmount(mount) is None
     assert not mount.is_mount()

@@ -7,16 +7,19 @@ import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
 from control.ctl.manifests import cluster as manifests
-from control.ctl.manifests.cluster import KOORDLET, KUBELET, MANAGER
+from control.ctl.manifests.cluster import DESCHEDULER, KOORDLET, KUBELET, MANAGER, SECOND_KUBELET
 from control.ctl.node import cluster
 from control.ctl.node.parts import Layout
 from control.ctl.node.state import NodeSettings
 from control.standalone.apiserver import ApiServer
 from koordlet.api.core import ConfigMap, Node, Pod, PriorityClass
+from koordlet.api.crs.drain import DrainNode
+from koordlet.api.crs.migration import PodMigrationJob
 from koordlet.api.crs.slo import NodeMetric, NodeSLO
 from koordlet.api.meta import ObjectMeta
 from koordlet.kube import Client, ClientConfig, Forbidden, NotFound
@@ -29,7 +32,7 @@ async def layout(tmp_path: Path) -> AsyncIterator[Layout]:
     async with ApiServer(tmp_path / "apiserver") as server:
         made = Layout(tmp_path)
         assert server.kubeconfig_path == made.admin_kubeconfig
-        await cluster.prepare(made.admin_kubeconfig, SETTINGS, made.agents, manager=False)
+        await cluster.prepare(made.admin_kubeconfig, SETTINGS, made.agents(SETTINGS), manager=False)
         yield made
 
 
@@ -49,14 +52,31 @@ async def test_everything_a_node_needs_is_there(layout: Layout) -> None:
             "koord-prod": 9000, "koord-mid": 7000, "koord-batch": 5000, "koord-free": 3000,
         }  # fmt: skip
         definitions = json.loads(await admin.raw("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"))
-        assert len(definitions["items"]) == 13
+        assert len(definitions["items"]) == 17
+
+
+async def test_a_bare_cluster_has_only_the_kubelets_account(tmp_path: Path) -> None:
+    async with ApiServer(tmp_path / "apiserver"):
+        made = Layout(tmp_path)
+        agents = made.agents(SETTINGS)
+        await cluster.prepare(made.admin_kubeconfig, msgspec.structs.replace(SETTINGS, bare=True), agents)
+        assert [agent.kubeconfig.exists() for agent in agents] == [
+            agent.account == manifests.KUBELET for agent in agents
+        ]
+        async with client(made.kubeconfig(manifests.KUBELET)) as kubelet:
+            await kubelet.list(Node)
+        async with client(made.admin_kubeconfig) as admin:
+            definitions = json.loads(await admin.raw("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"))
+            assert definitions["items"] == []
+            with pytest.raises(NotFound):
+                await admin.raw("GET", "/api/v1/namespaces/koordinator-system")
 
 
 async def test_preparing_again_keeps_objects_of_others(layout: Layout) -> None:
     async with client(layout.admin_kubeconfig) as admin:
         await admin.patch(NodeMetric, "n1", body={"spec": {"metricCollectPolicy": {"reportIntervalSeconds": 77}}})
         before = {crd["metadata"]["name"]: await admin.raw("GET", cluster.path_of(crd)) for crd in manifests.crds()}
-        await cluster.prepare(layout.admin_kubeconfig, SETTINGS, layout.agents, manager=False)
+        await cluster.prepare(layout.admin_kubeconfig, SETTINGS, layout.agents(SETTINGS), manager=False)
         policy = (await admin.get(NodeMetric, "n1")).spec.metric_collect_policy
         assert policy is not None and policy.report_interval_seconds == 77
         after = {crd["metadata"]["name"]: await admin.raw("GET", cluster.path_of(crd)) for crd in manifests.crds()}
@@ -67,16 +87,16 @@ async def test_preparing_again_keeps_objects_of_others(layout: Layout) -> None:
 
 async def test_webhooks_exist_only_with_a_manager(layout: Layout) -> None:
     async with client(layout.admin_kubeconfig) as admin:
-        await cluster.prepare(layout.admin_kubeconfig, SETTINGS, layout.agents)
+        await cluster.prepare(layout.admin_kubeconfig, SETTINGS, layout.agents(SETTINGS))
         config = await admin.get(ConfigMap, "slo-controller-config", "koordinator-system")
         assert json.loads(config.data["colocation-config"])["metricReportIntervalSeconds"] == 30
         for obj in manifests.webhooks():  # the manager's content stays
             path = cluster.path_of(obj)
             await admin.raw("PATCH", path, body={"webhooks": []}, content_type="application/merge-patch+json")
-        await cluster.prepare(layout.admin_kubeconfig, SETTINGS, layout.agents)
+        await cluster.prepare(layout.admin_kubeconfig, SETTINGS, layout.agents(SETTINGS))
         for obj in manifests.webhooks():
             assert not json.loads(await admin.raw("GET", cluster.path_of(obj))).get("webhooks")
-        await cluster.prepare(layout.admin_kubeconfig, SETTINGS, layout.agents, manager=False)
+        await cluster.prepare(layout.admin_kubeconfig, SETTINGS, layout.agents(SETTINGS), manager=False)
         for obj in manifests.webhooks():
             with pytest.raises(NotFound):
                 await admin.raw("GET", cluster.path_of(obj))
@@ -94,6 +114,19 @@ async def test_credentials_are_private_and_in_a_separate_file(layout: Layout) ->
     assert private_token(layout.kubeconfig(KUBELET))
     assert private_token(layout.kubeconfig(KOORDLET))
     assert private_token(layout.kubeconfig(MANAGER))
+
+
+async def test_a_second_node_gets_accounts_of_its_own(layout: Layout) -> None:
+    both = msgspec.structs.replace(SETTINGS, second_node="n1-2")
+    await cluster.prepare(layout.admin_kubeconfig, both, layout.agents(both), manager=False)
+    async with client(layout.kubeconfig(SECOND_KUBELET)) as agent:
+        await agent.create(Node(metadata=ObjectMeta(name="n1-2")))
+        with pytest.raises(Forbidden):
+            await agent.patch(Node, "n1", body={"metadata": {"labels": {"a": "b"}}})
+    async with client(layout.kubeconfig(DESCHEDULER)) as agent:
+        await agent.list(PodMigrationJob)
+        with pytest.raises(Forbidden):
+            await agent.list(DrainNode)
 
 
 async def test_koordlet_may_report_and_read_but_nothing_else(layout: Layout) -> None:

@@ -50,6 +50,15 @@ def test_the_later_parts_of_the_demo_have_manifests(folder: Path) -> None:
     assert workload.rendered("n1", 3, 0, folder)
 
 
+def test_the_neighbour_uses_the_shared_core_on_the_first_node_only() -> None:
+    (objects,) = workload.rendered("", 3, 0, workload.MOVE, first_node="n1").values()
+    (deployment,) = objects
+    spec = deployment["spec"]["template"]["spec"]
+    assert "nodeName" not in spec and spec["schedulerName"] == "koord-scheduler"
+    values = {each["name"]: each.get("value") for each in spec["containers"][0]["env"]}
+    assert values == {"DEMO_CPU": "3", "DEMO_OTHER_CPU": "0", "DEMO_NODE": "n1", "NODE_NAME": None}
+
+
 def test_without_manifests_the_error_names_the_checkout(tmp_path: Path) -> None:
     with pytest.raises(CtlError, match="no manifests") as caught:
         workload.rendered("n1", 0, 0, tmp_path)

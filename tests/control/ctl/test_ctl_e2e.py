@@ -164,6 +164,9 @@ def run_a_pod(node: Node, folder: Path) -> None:
     manifest.write_text(yaml.safe_dump({**POD, "spec": {**POD["spec"], "nodeName": "e2e"}}))  # type: ignore[dict-item]
     node.kubectl.run("apply", "-f", str(manifest))
     node.kubectl.run("wait", "--for=condition=Ready", "pod/sleeper", "--timeout=60s")
+    if node.runtime == "containerd":  # plain processes have no streams
+        output = node.kubectl.run("exec", "sleeper", "--", "cat", "/proc/1/cmdline")
+        assert "sleep" in output, "through the runtime proxy"
 
 
 def test_the_next_node_cleans_up_after_a_killed_one(node: Node, other: Node, tmp_path: Path) -> None:

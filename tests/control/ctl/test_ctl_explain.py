@@ -86,7 +86,7 @@ def words(report: PodInterferenceReport) -> str:
 
 
 @pytest.mark.parametrize(
-    ("said", "sentence", "status"),
+    ("report", "sentence", "status"),
     [
         pytest.param(pod(), "No interference and no own trouble", 0, id="quiet"),
         pytest.param(
@@ -105,10 +105,10 @@ def words(report: PodInterferenceReport) -> str:
         pytest.param(pod(containers=[]), "no running container", 0, id="no-container"),
     ],
 )  # fmt: skip
-def test_the_headline_summarises_the_page(said: PodInterferenceReport, sentence: str, status: int) -> None:
-    assert headline(said).startswith(sentence) or sentence in headline(said)
-    assert exit_status(said) == status
-    assert headline(said) in words(said)
+def test_the_headline_summarises_the_page(report: PodInterferenceReport, sentence: str, status: int) -> None:
+    assert headline(report).startswith(sentence) or sentence in headline(report)
+    assert exit_status(report) == status
+    assert headline(report) in words(report)
 
 
 @pytest.mark.parametrize(

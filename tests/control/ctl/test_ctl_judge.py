@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from control.ctl.demo import judge
 from control.ctl.demo.kernelfiles import AverageUsage
+from koordlet.api.crs.migration import PodMigrationJob
 from koordlet.api.crs.nodemetric import ResourceMap
 from koordlet.api.encoding.quantity import BINARY_SI, Quantity
+from koordlet.api.encoding.wire import convert
 from koordlet.api.pages.interference import (
     ContainerInterferenceReport,
     CulpritReport,
@@ -148,3 +150,47 @@ def test_own_throttling_is_distinguished(throttled: float, quota: float, wait: f
 
 def test_throttling_of_an_absent_pod() -> None:
     assert not judge.own_throttling_shown(Top(), "web").ok
+
+
+def migration(phase: str = "Succeeded", node: str = "n2", *, reserved: bool = True) -> PodMigrationJob:
+    reference = {"reservationOptions": {"reservationRef": {"name": "r"}}} if reserved else {}
+    status = {"phase": phase, "status": "Complete", "nodeName": node}
+    return convert({"metadata": {"name": "m"}, "spec": {"podRef": {}, **reference}, "status": status}, PodMigrationJob)
+
+
+def placed(node: str, phase: str = "Running") -> dict[str, object]:
+    return {"metadata": {"name": "crunch-1"}, "spec": {"nodeName": node}, "status": {"phase": phase}}
+
+
+@pytest.mark.parametrize(
+    ("jobs", "pods", "good"),
+    [
+        ([migration()], [placed("n2")], True),
+        ([], [placed("n2")], False),
+        ([migration("Running")], [placed("n2")], False),
+        ([migration(reserved=False)], [placed("n2")], False),
+        ([migration()], [placed("n1")], False),
+        ([migration()], [placed("n2", "Pending")], False),
+        ([migration(), migration()], [placed("n2")], False),
+        ([migration()], [placed("n2"), placed("n1")], False),
+    ],
+    ids=["moved", "no job", "runs", "without a Reservation", "came back", "not started", "moved twice", "two pods"],
+)
+def test_the_neighbour_moves_once_to_a_reserved_place(
+    jobs: list[PodMigrationJob], pods: list[dict[str, object]], good: bool
+) -> None:
+    assert judge.neighbour_moved(jobs, pods, "n2").ok == good
+
+
+def test_the_service_recovers_when_it_waits_half_as_long_and_not_for_the_neighbour() -> None:
+    crunch = TopCulprit(kind="container", namespace="demo", pod="crunch-1", name="burn", share=0.9)
+    before = picture(crunch, wait=0.8)
+    good = judge.recovered(before, picture(ROOT, wait=0.4), "web", "crunch")
+    assert (good.ok, good.text) == (
+        True,
+        "web waits 40 % of the time, before the move 80 % (other work on this machine uses 1500m)",
+    )
+    assert not judge.recovered(before, picture(ROOT, wait=0.5), "web", "crunch").ok
+    assert judge.recovered(before, picture(ROOT, wait=0.5), "web", "crunch", shared=True).ok
+    assert not judge.recovered(before, picture(crunch, wait=0.1), "web", "crunch", shared=True).ok
+    assert not judge.recovered(before, Top(), "web", "crunch", shared=True).ok

@@ -13,7 +13,8 @@ from control.ctl.views.koordletclient import KoordletUnreachable, credentials, f
 from koordlet.api.encoding.wire import encode
 from koordlet.api.pages.top import Top
 from koordlet.app.http import HttpServer
-from koordlet.app.servertls import self_signed, server_context
+from koordlet.app.selfsigned import self_signed
+from koordlet.app.servertls import server_context
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ async def test_a_refusal_names_the_remedy(protected: HttpServer, token: str, mon
     monkeypatch.setenv("KOORDLET_INSECURE_TLS", "true")
     with pytest.raises(KoordletUnreachable, match="refuses the request") as caught:
         await fetch_top(protected.url)
-    assert "koordinator-pages-reader" in caught.value.hint
+    assert "koordinator-view-pages" in caught.value.hint
 
 
 def test_plain_http_gets_no_token() -> None:

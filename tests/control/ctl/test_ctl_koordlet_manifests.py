@@ -6,18 +6,35 @@ from pathlib import Path
 
 import yaml
 
-from control.ctl.manifests import koordlet, koordletpolicy, olderkubelets
+from control.ctl.manifests import koordlet, koordletpolicy, olderkubelets, privileged
+from koordlet.system.capabilities import CAPABILITIES
 from tests.rights import granted
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 
 
 def test_the_folders_are_current() -> None:
-    for folder, module in (("koordlet-policy", koordletpolicy), ("koordlet-older-kubelets", olderkubelets)):
+    for folder, module in (
+        ("koordlet-policy", koordletpolicy),
+        ("koordlet-older-kubelets", olderkubelets),
+        ("koordlet-privileged", privileged),
+    ):
         texts = module.texts()
         assert {path.name for path in (DEPLOY / folder).iterdir()} == set(texts)
         for name, text in texts.items():
             assert (DEPLOY / folder / name).read_text() == text, f"run python -m {module.__name__}"
+
+
+def test_koordlet_runs_with_its_capabilities_and_without_privileged() -> None:
+    (daemonset,) = koordlet.daemonset()
+    (container,) = daemonset["spec"]["template"]["spec"]["containers"]
+    context = container["securityContext"]
+    assert "privileged" not in context and context["readOnlyRootFilesystem"] and not context["allowPrivilegeEscalation"]
+    assert context["capabilities"] == {"drop": ["ALL"], "add": [each.name for each in CAPABILITIES]}
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not [mount for mount in container["volumeMounts"] if mount.get("mountPropagation") == "Bidirectional"], (
+        "the API server refuses it without privileged"
+    )
 
 
 def test_koordlet_has_no_right_that_amounts_to_commands_in_containers() -> None:

@@ -53,8 +53,8 @@ def test_a_line_per_job() -> None:
         job("web-4", name="m4", age=90, phase="Succeeded", mode="EvictDirectly"),
         job("web-5", name="m5", age=90, paused=True),
     ]
-    found = summaries(jobs, NOW)
-    assert [(each.name, each.phase) for each in found] == [
+    migrations = summaries(jobs, NOW)
+    assert [(each.name, each.phase) for each in migrations] == [
         ("m1", "Running"),
         ("m2", "Waiting"),
         ("m3", "Starting"),
@@ -63,7 +63,7 @@ def test_a_line_per_job() -> None:
     ]
     assert [each.name for each in summaries(jobs, NOW, ended=False)] == ["m1", "m2", "m3", "m5"]
     console = Console(file=StringIO(), width=300)
-    console.print(migrations_table(found[:1]))
+    console.print(migrations_table(migrations[:1]))
     assert isinstance(console.file, StringIO)
     line = " ".join(console.file.getvalue().splitlines()[1].split())
     assert line == (
@@ -114,6 +114,9 @@ async def test_the_jobs_of_a_server(tmp_path: Path) -> None:
         assert [(each["name"], each["pod"], each["phase"]) for each in json.loads(output)] == [
             ("m1", "default/a", "Waiting")
         ]
+        assert "pod: default/a" in (await asyncio.to_thread(run, "-o", "yaml"))[1]
+        context = await asyncio.to_thread(run, "--context=other")
+        assert isinstance(context[2], CtlError) and "other" in str(context[2])
         unknown = await asyncio.to_thread(run, "nope")
         assert isinstance(unknown[2], CtlError) and "there is no PodMigrationJob nope" in str(unknown[2])
 

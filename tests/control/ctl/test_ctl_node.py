@@ -127,11 +127,11 @@ async def test_the_node_is_fetched(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    async def found(_: str | None, name: str, context: str | None) -> Node:
+    async def node_page(_: str | None, name: str, context: str | None) -> Node:
         assert name == "n1"
         return make(measured(), batch_cpu="25000")
 
-    monkeypatch.setattr("control.ctl.main.fetch_node", found)
+    monkeypatch.setattr("control.ctl.main.fetch_node", node_page)
     shown = CliRunner().invoke(cli, ["node", "n1", "-o", "json", "--state-dir", str(tmp_path)], catch_exceptions=False)
     document = json.loads(shown.output)
     assert document["batch"] == {"cpu": 25000}

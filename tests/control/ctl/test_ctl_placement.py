@@ -63,11 +63,11 @@ def test_a_placed_pod() -> None:
 
 
 def test_reservations() -> None:
-    found = [
+    considered = [
         ConsideredReservation(name="wide", node="b", policy="Default", left="cpu:8", result="fits"),
         ConsideredReservation(name="old", node="a", policy="Restricted", left="cpu:1", result="is unschedulable"),
     ]
-    placement = PodPlacement(pod="default/web", state="active", reservations=found)
+    placement = PodPlacement(pod="default/web", state="active", reservations=considered)
     assert printed(placement).splitlines() == [
         "default/web is in the scheduling queue",
         "",

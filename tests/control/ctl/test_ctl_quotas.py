@@ -13,6 +13,7 @@ from rich.console import Console
 
 from control.ctl.errors import CtlError
 from control.ctl.views.quotas import fetch_quotas, lines, quota_table
+from control.quota.amounts import MAX_AMOUNT, quantity
 from koordlet.api.pages.quotas import QuotaPage
 from tests.control.scheduler.build import pod
 from tests.control.scheduler.plugins.quotaworld import QuotaWorld, quota_object
@@ -54,6 +55,13 @@ async def test_the_tree_and_its_figures() -> None:
         "a cpu 2 100 3 3 3 3",
     ]
     assert [(depth, quota.name) for depth, quota in lines(part)] == [(0, "team"), (1, "a")]
+
+
+def test_the_largest_amount_is_unlimited() -> None:
+    """The scheduler's built-in quotas have it as their maximum."""
+    largest = {"cpu": quantity("cpu", MAX_AMOUNT), "memory": quantity("memory", MAX_AMOUNT)}
+    page = QuotaPage(name="default", max={name: str(amount) for name, amount in largest.items()})
+    assert [line.split()[-5] for line in drawn({"default": page})[1:]] == ["unlimited"] * 2
 
 
 @pytest.mark.parametrize(

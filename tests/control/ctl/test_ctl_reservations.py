@@ -32,9 +32,9 @@ def drawn(*reservations: Reservation, now: float = CREATED + 600) -> list[str]:
 
 
 def consumed(**more: Any) -> Reservation:
-    one = reservation("half", cpu=8, memory="16Gi", node="n1", **more)
-    one.status.allocated = {"cpu": one.status.allocatable["cpu"]}
-    return one
+    half_used = reservation("half", cpu=8, memory="16Gi", node="n1", **more)
+    half_used.status.allocated = {"cpu": half_used.status.allocatable["cpu"]}
+    return half_used
 
 
 def test_the_table() -> None:
@@ -57,9 +57,9 @@ def test_when_it_expires(seconds: int, shown: str) -> None:
 
 def test_details() -> None:
     selector = {"matchExpressions": [{"key": "a", "operator": "x"}]}
-    one = reservation("r", node="n1", owners=[{"labelSelector": selector}], allocatePolicy="Restricted")
-    one.status.current_owners = [ObjectReference(namespace="default", name=f"p{at}", uid=str(at)) for at in range(52)]
-    lines = list(details(one, CREATED))
+    owned = reservation("r", node="n1", owners=[{"labelSelector": selector}], allocatePolicy="Restricted")
+    owned.status.current_owners = [ObjectReference(namespace="default", name=f"p{at}", uid=str(at)) for at in range(52)]
+    lines = list(details(owned, CREATED))
     assert lines[1] == "Policy Restricted, for one pod"
     assert lines[2].startswith("Invalid: spec.owners[0].labelSelector")
     assert lines[3] == "Owner default/p0"
@@ -82,11 +82,11 @@ async def test_from_the_api_server(tmp_path: Path) -> None:
             )  # fmt: skip
         assert await fetch_reservations(path) == []
         for name in ("b", "a"):
-            one = reservation(name, owners=[{"object": {"name": "p"}}])
-            one.metadata.resource_version = one.metadata.uid = ""
-            await admin.create(one)
-        assert [one.metadata.name for one in await fetch_reservations(path)] == ["a", "b"]
-        assert [one.metadata.name for one in await fetch_reservations(path, "b")] == ["b"]
+            created = reservation(name, owners=[{"object": {"name": "p"}}])
+            created.metadata.resource_version = created.metadata.uid = ""
+            await admin.create(created)
+        assert [reservation.metadata.name for reservation in await fetch_reservations(path)] == ["a", "b"]
+        assert [reservation.metadata.name for reservation in await fetch_reservations(path, "b")] == ["b"]
         with pytest.raises(CtlError, match="there is no Reservation c"):
             await fetch_reservations(path, "c")
 

@@ -10,12 +10,15 @@ import pytest
 from rich.console import Console
 
 from control.ctl.errors import CtlError
+from control.ctl.manifests.cluster import descheduler_configuration
 from control.ctl.node import containers, up
 from control.ctl.node.parts import PARTS, Layout, Part, of
 from control.ctl.node.state import NodeSettings
 from control.ctl.node.supervisor import Supervisor
 from control.ctl.node.up import decide, settle
 from control.ctl.progress import TerminalProgress
+from control.descheduler.config.load import load
+from control.descheduler.plugins.registry import PLUGINS
 
 KNOWN = NodeSettings("n1", apiserver_port=7001, kubelet_port=7002, koordlet_port=7003)
 
@@ -36,6 +39,15 @@ def test_port_zero_chooses_a_free_one_and_keeps_it() -> None:
     ports = {getattr(first, name) for name in zero}
     assert len(ports) == 5 and 0 not in ports
     assert settle(first, zero, {"apiserver"}, "host") == first
+
+
+def test_a_second_node_may_be_added_while_parts_run() -> None:
+    first = settle(KNOWN, {"second_node": "n1-2"}, {"kubelet"}, "host")
+    assert 0 not in (first.second_kubelet_port, first.descheduler_port)
+    assert settle(first, {"second_node": None}, {"kubelet", "second-kubelet"}, "host") == first
+    with pytest.raises(CtlError, match="--second-node other differs from n1-2"):
+        settle(first, {"second_node": "other"}, {"kubelet", "second-kubelet"}, "host")
+    assert {part.name for part in of(first)} - {part.name for part in of(KNOWN)} == {"second-kubelet", "descheduler"}
 
 
 def test_settings_of_running_parts_cannot_change() -> None:
@@ -74,7 +86,19 @@ def test_every_part_gets_its_ports_and_places(tmp_path: Path) -> None:
     assert all(str(tmp_path) in line for line in lines.values())
 
 
+def test_a_bare_node_leaves_out_what_an_installation_brings(tmp_path: Path) -> None:
+    bare = NodeSettings("embedded", runtime="containerd", bare=True)
+    assert [part.name for part in of(bare)] == ["apiserver", "containerd", "runtimeproxy", "kubelet"]
+    lines = {part.name: " ".join(part.argv(Layout(tmp_path), bare)) for part in of(bare)}
+    assert "--hook-server-dir=/etc/runtime/hookserver.d" in lines["runtimeproxy"], (
+        "where koordlet's DaemonSet registers"
+    )
+    assert "--privileged-namespaces=koordinator-system" in lines["kubelet"]
+    assert "--privileged-namespaces" not in " ".join(PARTS[5].argv(Layout(tmp_path), KNOWN))
+
+
 def test_passed_flags_exist(tmp_path: Path) -> None:
+    from control.descheduler.process.options import DeschedulerOptions
     from control.manager.options import ManagerOptions
     from control.scheduler.process.options import SchedulerOptions
     from control.standalone.apiserver.__main__ import ApiServerOptions
@@ -89,7 +113,8 @@ def test_passed_flags_exist(tmp_path: Path) -> None:
         "kubelet": KubeletOptions,
         "koordlet": KoordletOptions,
     }
-    known = {"apiserver": ApiServerOptions, "runtimeproxy": ProxyOptions, **agents}
+    second = {"second-kubelet": KubeletOptions, "descheduler": DeschedulerOptions}
+    known = {"apiserver": ApiServerOptions, "runtimeproxy": ProxyOptions, **agents, **second}
     for part in PARTS:
         if part.name == "containerd":
             continue  # a third-party program
@@ -117,6 +142,12 @@ async def test_agents_need_an_api_server(
     with pytest.raises(CtlError, match="need the API server") as caught:
         await up.up(tmp_path, {}, without=["apiserver"], progress=progress)
     assert "koordlet --standalone" in caught.value.hint
+
+
+def test_the_deschedulers_configuration_is_valid() -> None:
+    settings = load(descheduler_configuration("127.0.0.1:1"), PLUGINS)
+    assert settings.profiles[0].enabled["balance"] == ("InterferenceAware",)
+    assert settings.profiles[0].enabled["evict"] == ("MigrationController",)
 
 
 async def test_a_broken_containerd_is_not_used_and_reported(

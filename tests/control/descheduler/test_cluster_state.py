@@ -167,12 +167,23 @@ def test_classes_of_the_order() -> None:
     assert [order_of(priority=value)[0] for value in (3500, 5500, 7500, 9500)] == [1, 2, 3, 4]
     assert order_of(labels={label: "unknown", "koordinator.sh/qosClass": "BE"})[0] == 2
     assert order_of(labels={label: "koord-prod"}, priority=5500)[0] == 4
-    assert World().pod("a", annotations={"scheduling.koordinator.sh/eviction-cost": "2147483647"}).never_evict
 
 
 @pytest.mark.parametrize(
     ("text", "cost"),
-    [("7", 7), ("-7", -7), ("--7", 0), ("2147483648", 0), ("1e3", 0), ("", 0), ("9" * 50, 0), ("٣", 0)],
+    [
+        ("7", 7),
+        ("-7", -7),
+        ("--7", 0),
+        ("2147483648", 0),
+        ("1e3", 0),
+        ("007", 0),
+        ("0", 0),
+        ("+7", 0),
+        ("", 0),
+        ("9" * 50, 0),
+        ("٣", 0),
+    ],
 )
 def test_deletion_costs(text: str, cost: int) -> None:
     assert deletion_cost(build.pod(annotations={"controller.kubernetes.io/pod-deletion-cost": text})) == cost
@@ -187,6 +198,8 @@ def test_trimming_keeps_what_plugins_read() -> None:
                 "nodeName": "n1",
                 "containers": [{"name": "c", "image": "i", "command": ["x"], "resources": {
                     "requests": {"cpu": "1", "koordinator.sh/batch-cpu": "500"}}}],
+                "overhead": {"koordinator.sh/batch-memory": "1"},
+                "resources": {"limits": {"koordinator.sh/batch-cpu": "500"}},
                 "volumes": [{"name": "v", "emptyDir": {}}],
             },
             "status": {
@@ -201,6 +214,9 @@ def test_trimming_keeps_what_plugins_read() -> None:
     kept = trim_pod(pod)
     assert kept.spec.containers[0].command == []
     assert {*kept.spec.containers[0].resources.requests} == {"cpu", "kubernetes.io/batch-cpu"}
+    assert {*kept.spec.overhead} == {"kubernetes.io/batch-memory"}
+    assert kept.spec.resources is not None
+    assert {*kept.spec.resources.limits} == {"kubernetes.io/batch-cpu"}
     assert kept.spec.volumes[0].empty_dir is not None
     assert kept.metadata.owner_references[0].uid == "2"
     (status,) = kept.status.container_statuses

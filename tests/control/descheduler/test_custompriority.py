@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control.component.reading import Reader
+from control.descheduler.framework.limiter import EvictionLimits
 from control.descheduler.plugins.custompriority.args import CustomPriorityArgs
 from control.descheduler.plugins.custompriority.plugin import CustomPriority
 from koordlet.kube import KubeError
@@ -83,6 +84,10 @@ def test_pods_leave_to_any_later_class_and_not_to_earlier_ones() -> None:
         ({"evictionOrder": [class_of("gold", keepThreshold={"cpu": 6}), class_of("silver")]}, ["a"]),
         ({"evictionOrder": [class_of("gold"), class_of("silver", rejectThreshold={"cpu": 24})]}, []),
         ({"evictionOrder": [class_of("gold"), class_of("silver", rejectThreshold={"cpu": 25})]}, ["a"]),
+        ({"evictionOrder": [class_of("gold", keepThreshold={"cpu": 7, "pods": 1}), class_of("silver")]}, []),
+        ({"evictionOrder": [class_of("gold", keepThreshold={"pods": 0.5}), class_of("silver")]}, ["a"]),
+        ({"evictionOrder": [class_of("gold"), class_of("silver", rejectThreshold={"pods": 0.5})]}, []),
+        ({"evictionOrder": [class_of("gold"), class_of("silver", rejectThreshold={"pods": 1})]}, ["a"]),
         ({"evictionOrder": [class_of("gold"), class_of("missing")]}, []),
     ],
 )
@@ -113,6 +118,20 @@ def test_a_node_is_drained_completely_or_not_at_all() -> None:
     assert client.patches == [("gold", True)]
 
 
+@pytest.mark.parametrize(
+    ("threshold", "evicted"),
+    [({"cpu": 50}, []), ({"cpu": 75}, ["a", "b", "c"]), ({"pods": 1}, []), ({"pods": 3}, ["a", "b", "c"])],
+)
+def test_a_drain_never_plans_more_than_a_reject_threshold(threshold: dict[str, float], evicted: list[str]) -> None:
+    """Each pod alone is below the threshold of 50 percent, and all three are above it."""
+    world, client = World(), RecordingNodes()
+    classes(world, gold="16", silver="4")
+    for name in "abc":
+        world.pod(name, "1", None, on="gold")
+    order = [class_of("gold"), class_of("silver", rejectThreshold=threshold)]
+    assert drained(world, {"evictionOrder": order}, client) == evicted
+
+
 def test_a_node_without_pods_that_may_go_is_not_cordoned() -> None:
     world, client = World(), RecordingNodes()
     classes(world, gold="16", silver="4")
@@ -131,16 +150,40 @@ def test_slots_for_pods_are_counted() -> None:
     assert client.patches == []
 
 
-def test_a_failed_eviction_ends_the_drain_and_undoes_only_its_own_cordon() -> None:
-    for cordoned, patches in ((False, [("gold", True), ("gold", None)]), (True, [])):
-        world, client = World(), RecordingNodes()
-        world.node("gold", "16", labels={"class": "gold"}, unschedulable=cordoned)
-        world.node("silver", "16", labels={"class": "silver"})
-        for name in ("a", "b", "c"):
-            world.pod(name, "100m", None, on="gold")
-        world.evictor.failing = {"b"}
-        assert drained(world, {}, client) == ["a"]
-        assert client.patches == patches
+@pytest.mark.parametrize(
+    ("cordoned", "failing", "evicted", "patches"),
+    [
+        pytest.param(False, "a", [], [("gold", True), ("gold", None)], id="no pod left: its cordon is undone"),
+        pytest.param(True, "a", [], [], id="the cordon of others stays"),
+        pytest.param(False, "b", ["a"], [("gold", True)], id="in progress: the node stays cordoned"),
+    ],
+)
+def test_a_failed_eviction_ends_the_pass(
+    cordoned: bool, failing: str, evicted: list[str], patches: list[tuple[str, bool | None]]
+) -> None:
+    world, client = World(), RecordingNodes()
+    world.node("gold", "16", labels={"class": "gold"}, unschedulable=cordoned)
+    world.node("silver", "16", labels={"class": "silver"})
+    for name in ("a", "b", "c"):
+        world.pod(name, "100m", None, on="gold")
+    world.evictor.failing = {failing}
+    assert drained(world, {}, client) == evicted
+    assert client.patches == patches
+
+
+def test_a_drain_that_meets_a_limit_goes_on_in_the_next_pass() -> None:
+    world, client = World(EvictionLimits(per_node=2)), RecordingNodes()
+    classes(world, gold="16", silver="16")
+    for name in ("a", "b", "c"):
+        world.pod(name, "100m", None, on="gold")
+    assert drained(world, {}, client) == ["a", "b"]
+    assert client.patches == [("gold", True)]
+    for name in ("a", "b"):
+        world.state.remove_pod(world.state.pods[f"default/{name}"].pod)
+    world.limiter.reset()
+    world.node("gold", "16", labels={"class": "gold"}, unschedulable=True)
+    assert drained(world, {}, client) == ["c"]
+    assert client.patches == [("gold", True)]
 
 
 def test_dry_runs_and_refused_cordons() -> None:

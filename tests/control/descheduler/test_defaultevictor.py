@@ -41,7 +41,7 @@ class FixedStore:
         self.store = objects
 
     def get(self, key: str) -> Any:
-        return next((one for one in self.store if one.metadata.name == key), None)
+        return next((stored for stored in self.store if stored.metadata.name == key), None)
 
 
 def owner(kind: str) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def test_pods_without_a_budget_can_be_kept() -> None:
     ]
     world.objects = FixedObjects(PodDisruptionBudget=budgets)
     plugin = world.plugin(DefaultEvictor, {"ignorePodsWithoutPDB": True})
-    found = {}
+    verdicts = {}
     for name, namespace in (("web", "default"), ("other", "default"), ("web", "elsewhere")):
         pod = world.pod(
             name,
@@ -147,12 +147,23 @@ def test_pods_without_a_budget_can_be_kept() -> None:
             labels={"app": name},
             metadata={**owner("ReplicaSet"), "name": name, "namespace": namespace, "labels": {"app": name}},
         )
-        found[pod.key] = plugin.filter(pod)
-    assert found == {
+        verdicts[pod.key] = plugin.filter(pod)
+    assert verdicts == {
         "default/web": None,
         "default/other": "pod has no PodDisruptionBudget",
         "elsewhere/web": "pod has no PodDisruptionBudget",
     }
+
+
+def test_the_size_of_several_owners_is_not_known() -> None:
+    world = World()
+    world.objects = FixedObjects()
+    plugin = world.plugin(DefaultEvictor, {"minReplicas": 2})
+    references = [*owner("ReplicaSet")["ownerReferences"], *owner("Node")["ownerReferences"]]
+    for count, refusal in ((1, "owner has fewer than 2 pods"), (2, None)):
+        metadata = {"name": f"p{count}", "namespace": "default", "ownerReferences": references[:count]}
+        assert plugin.filter(world.pod(f"p{count}", metadata=metadata)) == refusal
+        world.state.remove_pod(world.state.pods[f"default/p{count}"].pod)
 
 
 def test_young_pods_stay_and_node_fit_is_checked_last() -> None:
@@ -165,6 +176,8 @@ def test_young_pods_stay_and_node_fit_is_checked_last() -> None:
     )
     assert world.plugin(DefaultEvictor, {"minPodAge": "61s"}).filter(pod) == "pod is younger than 1m1s"
     assert world.plugin(DefaultEvictor, {"minPodAge": "60s"}).filter(pod) is None
+    unstarted = world.pod("b", on="n1", metadata={**owner("ReplicaSet"), "name": "b", "namespace": "default"})
+    assert world.plugin(DefaultEvictor, {"minPodAge": "1s"}).filter(unstarted) == "pod is younger than 1s"
     fitting = world.plugin(DefaultEvictor, {"nodeFit": True, "nodeSelector": "pool in (a, b),pool!=c"})
     assert fitting.pre_eviction_filter(pod) == "pod fits no other node"
     world.node("n2", labels={"pool": "d"})

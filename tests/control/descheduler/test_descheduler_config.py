@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +20,12 @@ from control.descheduler.framework.plugin import (
     EvictPlugin,
     PluginArgs,
 )
+from control.descheduler.plugins.registry import PLUGINS
+from control.descheduler.process.options import DeschedulerOptions
+from control.descheduler.process.process import write_configuration
 from control.descheduler.state.cluster import NodeRecord
 from control.descheduler.state.pods import PodRecord
+from koordlet.app.flags import read
 
 HEAD = "apiVersion: descheduler/v1alpha2\nkind: DeschedulerConfiguration\n"
 
@@ -84,15 +89,17 @@ def test_an_empty_file_has_one_profile_that_evicts_by_migration() -> None:
         "filter": ("MigrationController",),
     }
     assert profile.names() == ["MigrationController"]
-    one = settings.configuration
-    assert (one.leader_election.resource_name, one.leader_election.resource_namespace) == (
+    configuration = settings.configuration
+    assert (configuration.leader_election.resource_name, configuration.leader_election.resource_namespace) == (
         "koord-descheduler",
         "koordinator-system",
     )
-    assert (one.client_connection.qps, one.client_connection.burst) == (50, 100)
-    assert one.descheduling_interval.seconds == 0
-    assert one.enable_profiling
-    assert one.enable_contention_profiling
+    connection = configuration.client_connection
+    assert (connection.qps, connection.burst) == (50, 100)
+    assert connection.accept_content_types == "application/vnd.kubernetes.protobuf,application/json"
+    assert configuration.descheduling_interval.seconds == 0
+    assert configuration.enable_profiling
+    assert configuration.enable_contention_profiling
     assert settings.limits.total is None
 
 
@@ -153,7 +160,69 @@ profiles:
 
 
 def vars_of(args: Any) -> dict[str, int]:
-    return {name: one.number for name, one in args.items() if isinstance(one, ToyArgs)}
+    return {name: argument.number for name, argument in args.items() if isinstance(argument, ToyArgs)}
+
+
+REFERENCE = """
+apiVersion: descheduler/v1alpha2
+kind: DeschedulerConfiguration
+leaderElection: {resourceLock: leases, resourceName: koord-descheduler, resourceNamespace: koordinator-system}
+deschedulingInterval: 120s
+dryRun: false
+profiles:
+- name: koord-descheduler
+  plugins:
+    deschedule: {disabled: [{name: "*"}]}
+    balance:    {enabled:  [{name: LowNodeLoad}]}
+    evict:      {disabled: [{name: "*"}], enabled: [{name: MigrationController}]}
+  pluginConfig:
+  - name: MigrationController
+    args:
+      apiVersion: descheduler/v1alpha2
+      kind: MigrationControllerArgs
+      defaultJobMode: ReservationFirst
+      evictQPS: "10"
+  - name: LowNodeLoad
+    args:
+      apiVersion: descheduler/v1alpha2
+      kind: LowNodeLoadArgs
+      evictableNamespaces: {exclude: [kube-system, koordinator-system]}
+      lowThresholds:  {cpu: 45, memory: 55}
+      highThresholds: {cpu: 75, memory: 80}
+"""
+"""Spec 07 §2.4."""
+
+
+def test_the_reference_configuration_is_accepted_and_written_with_all_defaults(tmp_path: Path) -> None:
+    path, written = tmp_path / "config.yaml", tmp_path / "written.yaml"
+    path.write_text(REFERENCE)
+    options = read(DeschedulerOptions, [f"--config={path}", f"--write-config-to={written}", "--port=1", "--address=::"])
+    write_configuration(options)
+    (profile,) = load(written.read_text(), PLUGINS).profiles
+    assert profile == load(REFERENCE, PLUGINS).profiles[0]
+    assert dict(profile.enabled) == {
+        "deschedule": (),
+        "balance": ("LowNodeLoad",),
+        "evict": ("MigrationController",),
+        "filter": ("MigrationController",),
+    }
+    document = yaml.safe_load(written.read_text())
+    assert document["healthzBindAddress"] == "0.0.0.0:10251"  # --address and --port count without a file only
+    args = {entry["name"]: entry["args"] for entry in document["profiles"][0]["pluginConfig"]}
+    assert args["LowNodeLoad"]["anomalyCondition"] == {
+        "timeout": "1m0s",
+        "consecutiveAbnormalities": 5,
+        "consecutiveNormalities": 3,
+    }
+    assert (args["MigrationController"]["evictQPS"], args["MigrationController"]["defaultJobTTL"]) == ("10", "5m0s")
+    write_configuration(read(DeschedulerOptions, [f"--write-config-to={written}", "--port=1", "--address=::1"]))
+    assert yaml.safe_load(written.read_text())["metricsBindAddress"] == "[::1]:1"
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    options = read(DeschedulerOptions, [f"--write-config-to={tmp_path}/missing/file"])
+    with pytest.raises(ConfigurationError, match=r"cannot write .*missing/file: No such file or directory"):
+        write_configuration(options)
 
 
 def test_all_errors_are_reported_with_their_paths() -> None:

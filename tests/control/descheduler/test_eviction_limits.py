@@ -43,8 +43,8 @@ def test_no_limit_is_ever_exceeded(
     evicted: list[tuple[str, str]] = []
     for pod in pods:
         counts = (
-            sum(one[0] == pod[0] for one in evicted),
-            sum(one[1] == pod[1] for one in evicted),
+            sum(eviction[0] == pod[0] for eviction in evicted),
+            sum(eviction[1] == pod[1] for eviction in evicted),
             len(evicted),
         )
         free = all(
@@ -75,9 +75,9 @@ def test_evictions_are_charged_only_when_they_succeed_and_in_dry_runs() -> None:
     evictor = PluginEvictor(dry.proxy, "Tester")
     assert [asyncio.run(evictor.evict(pod, "why")) for pod in pods] == [True, False]
     assert dry.evicted == []
-    assert [(one.pod, one.node, one.plugin, one.reason, one.dry_run) for one in dry.planned] == [
-        ("default/a", "n1", "Tester", "why", True)
-    ]
+    assert [
+        (eviction.pod, eviction.node, eviction.plugin, eviction.reason, eviction.dry_run) for eviction in dry.planned
+    ] == [("default/a", "n1", "Tester", "why", True)]
 
 
 def test_filters_report_the_first_refusal() -> None:

@@ -69,7 +69,7 @@ def test_one_pod_per_node_that_all_filters_accept() -> None:
     assert world.balance(plugin) == []
     dry = world_of_the_example()
     assert dry.balance(dry.plugin(FragmentationAware, {"dryRun": True})) == []
-    assert [one.pod for one in dry.planned] == ["default/first"]
+    assert [eviction.pod for eviction in dry.planned] == ["default/first"]
 
 
 def test_invalid_arguments() -> None:

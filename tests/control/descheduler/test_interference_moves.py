@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control.component.reading import Reader
+from control.descheduler.framework.handle import LeaseReference
 from control.descheduler.plugins.interferenceaware.args import InterferenceMovesArgs
 from control.descheduler.plugins.interferenceaware.history import DelayHistory
 from control.descheduler.plugins.interferenceaware.plugin import InterferenceMoves
@@ -19,6 +20,7 @@ from koordlet.api.crs.nodemetric import NodeMetric
 from koordlet.api.encoding import wire
 from koordlet.api.encoding.wire import Time
 from tests.control.descheduler.world import World
+from tests.fakeclock import FakeClock
 
 ARGS: dict[str, Any] = {"persistSeconds": 600, "reportExpirationSeconds": 180}
 
@@ -58,8 +60,20 @@ class Recorder:
 class Trouble(World):
     """A service `web` on n1 that `noisy` delays; n2 is free."""
 
-    def __init__(self, **args: Any) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        *,
+        preview: bool = False,
+        global_dry_run: bool = False,
+        server: Any = None,
+        clock: FakeClock | None = None,
+        **args: Any,
+    ) -> None:
+        """`server`: has the lease that this process holds; None: no leader election."""
+        super().__init__(dry_run=preview or global_dry_run, preview=preview)
+        self.clock = clock or self.clock
+        if server is not None:
+            self.client, self.lease = server, LeaseReference("koordinator-system", "koord-descheduler")
         self.events = Recorder()
         for name in ("n1", "n2"):
             self.node(name)
@@ -113,6 +127,18 @@ async def test_an_old_report_moves_nothing() -> None:
     await world.minutes(10)
     await world.clock.advance(200.0)
     await world.moves.balance(world.state.ready_nodes())
+    assert world.evicted == []
+
+
+async def test_without_a_report_or_its_time_nothing_moves() -> None:
+    world = Trouble(persistSeconds=1)
+    await world.moves.balance(world.state.ready_nodes())
+    timeless = metric(world.clock.now(), [brief()])
+    timeless.status.update_time = None
+    world.state.set_load(load_of(timeless))
+    for _ in range(5):
+        await world.moves.balance(world.state.ready_nodes())
+        await world.clock.advance(60.0)
     assert world.evicted == []
 
 
@@ -175,8 +201,24 @@ async def test_node_and_workload_are_left_alone_after_a_move() -> None:
     assert len(world.evicted) == 2
 
 
+async def test_a_preview_shows_at_once_what_would_move_and_writes_nothing() -> None:
+    world = Trouble(preview=True)
+    await world.minutes(1)
+    assert [each.pod for each in world.planned] == ["default/noisy"]
+    assert world.evicted == []
+    assert world.events.messages == []
+
+
+async def test_the_plugins_own_dry_run_reports_what_would_move() -> None:
+    world = Trouble(dryRun=True)
+    await world.minutes(11)
+    assert [(each.pod, each.dry_run) for each in world.planned] == [("default/noisy", True)]
+    assert world.evicted == []
+
+
 async def test_a_dry_run_moves_nothing() -> None:
-    for args in ({"dryRun": True}, {"paused": True}):
+    cases: list[dict[str, Any]] = [{"dryRun": True}, {"paused": True}]
+    for args in cases:
         world = Trouble(**args)
         await world.minutes(20)
         assert world.evicted == []

@@ -47,14 +47,19 @@ def test_scores_of_the_specification() -> None:
     web(world, "target", "n1")
     world.pod("other", "1", "1Gi", on="n1")
     plugin = world.plugin(ScaleDownBinPack, WEB)
-    (one,) = plugin.ranked(world.state.ready_nodes())
-    assert one.score == 1.0
+    (best,) = plugin.ranked(world.state.ready_nodes())
+    assert best.score == 1.0
     world.node("n2", "4", "8Gi")
     web(world, "big-cpu", "n2", "2", "100Mi")
     web(world, "big-memory", "n2", "100m", "3Gi")
     ranked = plugin.ranked(world.state.ready_nodes())
-    assert [(one.node.name, one.score) for one in ranked] == [("n2", 0.0), ("n1", 1.0)]
+    assert [(rating.node.name, rating.score) for rating in ranked] == [("n2", 0.0), ("n1", 1.0)]
     assert [pod.name for pod in plugin.ordered(ranked[0])] == ["big-cpu", "big-memory"]
+    world.node("n3", "4", "8Gi")
+    web(world, "of-size-0.512", "n3", "2", "100Mi")
+    world.pod("of-size-0.4", "100m", "3Gi", on="n3")
+    (last,) = (each for each in plugin.ranked(world.state.ready_nodes()) if each.node.name == "n3")
+    assert last.score == pytest.approx(0.4 / 0.512, abs=0.001)
 
 
 def test_equal_nodes_are_emptied_by_number_of_pods_and_name() -> None:
@@ -80,6 +85,16 @@ def test_skipped_pods_get_the_highest_cost_and_others_none() -> None:
     world.evictor.protected = {"skipped", "daemon"}
     args = {**WEB, "evictableNamespaces": {"exclude": ["kube-system"]}}
     assert annotated(world, args) == {"skipped": "2147483647"}
+
+
+def test_pods_are_skipped_ones_if_an_entry_has_no_selector() -> None:
+    world = World()
+    world.node("n1")
+    web(world, "ranked", "n1")
+    world.pod("other", on="n1")
+    assert annotated(world, WEB) == {"ranked": "0"}
+    both = {"podSelectors": [*WEB["podSelectors"], {"name": "all"}]}
+    assert annotated(world, both) == {"ranked": "0", "other": "2147483647"}
 
 
 def test_direct_evictions_stop_at_the_maximum_of_successes() -> None:

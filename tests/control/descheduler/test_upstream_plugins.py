@@ -361,13 +361,18 @@ def test_high_node_utilization(args: dict[str, Any], cores: dict[str, int], evic
                 "is not available: use LowNodeLoad for measured usage",
             ],
         ),
+        (
+            "LowNodeUtilization",
+            {"thresholds": {"cpu": 20}, "targetThresholds": {"cpu": 10}, "useDeviationThresholds": True},
+            [],
+        ),
         ("HighNodeUtilization", {}, ["args.thresholds: Required value"]),
     ],
 )
 def test_invalid_arguments(plugin: str, args: dict[str, Any], errors: list[str]) -> None:
-    found: list[str] = []
-    read = Reader(found).struct(args, PLUGINS[plugin].args_type, "args")
-    assert found + read.check("args") == errors
+    errors_read: list[str] = []
+    read = Reader(errors_read).struct(args, PLUGINS[plugin].args_type, "args")
+    assert errors_read + read.check("args") == errors
 
 
 def test_a_pod_that_fails_the_last_filter_stays() -> None:

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from control.component.reading import Reader
 from control.descheduler.framework.evictor import EvictionProxy, PlannedEviction, PluginEvictor
-from control.descheduler.framework.handle import PluginHandle, ProcessParts
+from control.descheduler.framework.handle import LeaseReference, PluginHandle, ProcessParts
 from control.descheduler.framework.limiter import EvictionLimiter, EvictionLimits
 from control.descheduler.framework.plugin import DeschedulerPlugin, EvictionFilterPlugin, EvictOptions, EvictPlugin
 from control.descheduler.state.cluster import ClusterState
@@ -61,7 +61,9 @@ class RecordingEvictor(EvictionFilterPlugin, EvictPlugin):
 class World:
     """See the module text."""
 
-    def __init__(self, limits: EvictionLimits = EvictionLimits(), *, dry_run: bool = False) -> None:
+    def __init__(
+        self, limits: EvictionLimits = EvictionLimits(), *, dry_run: bool = False, preview: bool = False
+    ) -> None:
         self.state = ClusterState()
         self.clock = FakeClock()
         self.evictor = RecordingEvictor()
@@ -72,9 +74,11 @@ class World:
         self.proxy = EvictionProxy("test", self.limiter, dry_run=dry_run, observe=self.planned.append)
         self.proxy.connect([self.evictor], self.evictor)
         self.dry_run = dry_run
+        self.preview = preview
         self.client: Any = None
         self.events: Any = None
         self.objects: Any = None
+        self.lease: LeaseReference | None = None
 
     @property
     def evicted(self) -> list[str]:
@@ -125,6 +129,8 @@ class World:
             self.registry,
             self.dry_run,
             self.interval_s,
+            self.preview,
+            self.lease,
         )
         return PluginHandle(process, "test", plugin, PluginEvictor(self.proxy, plugin), self.events, node_selector)
 

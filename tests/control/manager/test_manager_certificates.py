@@ -192,6 +192,8 @@ POLICIES = {
     "NODE_STATUS": {"mnode-status"},
     "CONFIGMAPS": {"vconfigmap"},
     "RESERVATIONS": {"mreservation-create"},
+    "PODMIGRATIONJOBS": {"vpodmigrationjob"},
+    "DRAINNODES": {"vdrain"},
     "ELASTICQUOTAS": {"melasticquota", "velasticquota"},
 }
 

@@ -57,6 +57,18 @@ async def _live(cluster: Any, until: Any) -> None:
     await until(lambda: cluster.get("/api/v1/namespaces/default/serviceaccounts/default"))
 
 
+async def _queued_job(cluster: Any) -> None:
+    """One that its quota admits."""
+    amounts = {"cpu": "2", "memory": "1Gi"}
+    quota = {"apiVersion": "scheduling.sigs.k8s.io/v1alpha1", "kind": "ElasticQuota", "metadata": {"name": "team"}}
+    quotas = "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/elasticquotas"
+    await cluster.admin.raw("POST", quotas, body={**quota, "spec": {"min": amounts, "max": amounts}})
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}
+    spec = {"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}}
+    meta = {"name": "job", "annotations": {"kube-queue/queue-name": "team"}}
+    await cluster.admin.raw("POST", "/apis/batch/v1/namespaces/default/jobs", body={"metadata": meta, "spec": spec})
+
+
 async def _pods(cluster: Any, number: int) -> None:
     """One that is admitted, one that is refused."""
     path = "/api/v1/namespaces/default/pods"
@@ -72,8 +84,9 @@ async def test_every_query_has_data_and_every_rule_is_evaluated(
     cluster: Any, manager: Any, until: Any, tmp_path: Path
 ) -> None:
     await cluster.nodes("n1", "n2")
-    running = await manager()
+    running = await manager("--feature-gates=JobQueueing=true")
     await _live(cluster, until)
+    await _queued_job(cluster)
     target = running.manager.pages["metrics"].port
     prometheus = Prometheus("koord-manager", target, "/all-metrics", RULES, free_port(), tmp_path)
     waiting = {where: expr for where, expr in queries().items() if not any(name in expr for name in MAY_BE_EMPTY)}

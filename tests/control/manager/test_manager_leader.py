@@ -116,7 +116,7 @@ def test_the_binary_reports_invalid_flags() -> None:
 
 
 async def test_a_lost_lease_ends_the_process(cluster: Any, manager: Any, until: Any) -> None:
-    """Somebody else holds it: nothing more is written, and the lease is left to its new owner."""
+    """Another process holds the lease: nothing more is written, and the lease keeps its new holder."""
     running = await manager("--leader-elect-retry-period=100ms")
     gauge = running.manager.context.internal.get_sample_value
     await until(lambda: gauge("koordinator_manager_is_leader") == 1)

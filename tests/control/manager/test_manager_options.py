@@ -8,7 +8,10 @@ import pytest
 
 from control.manager.options import CONTROLLERS, NODERESOURCE_PLUGINS, ManagerOptions, WebhookEnv, selected
 from control.manager.parts import CONTROLLERS as BUILT
+from control.manager.process import changed_without_effect
+from koordlet.api.gates import MANAGER, MANAGER_WITHOUT_EFFECT
 from koordlet.app.flags import FlagError, read
+from koordlet.app.gates import FeatureGates
 
 SELECTIONS = {
     "all others": ("*,-noderesource", set(CONTROLLERS) - {"noderesource"}),
@@ -48,6 +51,14 @@ def test_profiles_are_off_by_default() -> None:
 
 def test_lists_replace_their_default() -> None:
     assert read(ManagerOptions, ["--controllers=*,-nodeslo"]).controllers == ["*", "-nodeslo"]
+
+
+@pytest.mark.parametrize("gate", MANAGER_WITHOUT_EFFECT)
+def test_a_gate_without_effect_is_named_when_it_is_set(gate: str) -> None:
+    gates = FeatureGates(MANAGER)
+    assert changed_without_effect(gates) == []
+    gates.set({gate: True, "Recommender": True})
+    assert changed_without_effect(gates) == [gate]
 
 
 RESYNCS = {"": None, "0": None, "0s": None, "10m": 600.0, "soon": None}

@@ -331,6 +331,21 @@ CONFIGS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
             }
         },
     ),
+    "strategy-profile: other keys take precedence": (
+        {
+            "strategy-profile": '{"profile": "recommended"}',
+            "resource-threshold-config": '{"clusterStrategy": {"memoryEvictThresholdPercent": 80}}',
+        },
+        {
+            "b": {
+                "resourceUsedThresholdWithBE": {
+                    "enable": True, "cpuSuppressThresholdPercent": 95, "cpuSuppressPolicy": "cpuset",
+                    "memoryEvictThresholdPercent": 80, "cpuEvictPolicy": "evictByRealLimit",
+                },
+                "resourceQOSStrategy": {"beClass": {"cpuQOS": {"enable": True}}},
+            }
+        },
+    ),
     "system: the cluster's bandwidth holds where a node entry has none": (
         {
             "system-config": json.dumps(

@@ -33,7 +33,7 @@ GATES = ",".join(
     for gate in (
         "NodeMutatingWebhook", "NodeValidatingWebhook", "ConfigMapValidatingWebhook", "ReservationMutatingWebhook",
         "ColocationProfileController", "EnablePodEnhancedValidator", "MultiQuotaTree", "BindingAdmissionWebhook",
-        "EnableQuotaAdmission", "Recommender",
+        "EnableQuotaAdmission", "Recommender", "JobQueueing",
     )
 )  # fmt: skip
 MERGE = "application/merge-patch+json"
@@ -119,6 +119,7 @@ async def exercise(cluster: Any, until: Any, caches: Caches) -> None:
     await raw("POST", "/api/v1/namespaces/jobs/pods", body=again)
     await keep_quota(cluster, until)
     await recommend(cluster, until, caches)
+    await wait_in_queue(cluster, until)
 
 
 WORKLOADS = (("Deployment", "apps/v1"), ("CronJob", "batch/v1"))
@@ -157,6 +158,20 @@ async def recommend(cluster: Any, until: Any, caches: Caches) -> None:
         owner = {**between, "name": "unheard-of", "uid": "1", "controller": True}
         pod = {"metadata": {"name": f"of-{name}", "ownerReferences": [owner]}, "spec": {"containers": [container]}}
         await raw("POST", "/api/v1/namespaces/default/pods", body=pod)
+
+
+async def wait_in_queue(cluster: Any, until: Any) -> None:
+    """A job that is suspended, waits in a Queue, and changes meanwhile."""
+    raw, queueing = cluster.admin.raw, "/apis/scheduling.x-k8s.io/v1alpha1/namespaces"
+    queue = {"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "Queue", "metadata": {"name": "batch"}}
+    await raw("POST", f"{queueing}/koordinator-system/queues", body=queue)
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "100"}, "limits": {"cpu": "100"}}}
+    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    meta = {"name": "waits", "annotations": {"kube-queue/queue-name": "batch"}}
+    jobs, unit = "/apis/batch/v1/namespaces/default/jobs", f"{queueing}/default/queueunits/waits"
+    await raw("POST", jobs, body={"metadata": meta, "spec": {"template": template, "parallelism": 1}})
+    await until(lambda: cluster.get(unit))
+    await raw("PATCH", f"{jobs}/waits", body={"spec": {"parallelism": 2}}, content_type=MERGE)
 
 
 async def keep_quota(cluster: Any, until: Any) -> None:

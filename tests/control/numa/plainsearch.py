@@ -62,12 +62,12 @@ def plain_take(cpus: list[PlainCPU], available: set[int], request: PlainRequest)
         return sum(request.refs.get(c.id, 0) for c in cpus) if request.shared else 0
 
     def whole(allowed: list[PlainCPU]) -> list[list[PlainCPU]]:
-        found = []
-        for one in cores:
-            members = [c for c in allowed if core(c) == one]
+        whole_cores = []
+        for key in cores:
+            members = [c for c in allowed if core(c) == key]
             if len(members) == per_core:
-                found.append(members)
-        return sorted(found, key=lambda members: (refs(members), core(members[0])))
+                whole_cores.append(members)
+        return sorted(whole_cores, key=lambda members: (refs(members), core(members[0])))
 
     def flat(groups: list[list[PlainCPU]]) -> list[int]:
         return [c.id for members in groups for c in members]
@@ -159,22 +159,22 @@ def plain_take(cpus: list[PlainCPU], available: set[int], request: PlainRequest)
         candidates = free()
         if on:
             candidates = [c for c in candidates if core(c) not in exclusive_cores() and c.node not in exclusive_nodes()]
-        members = {one: [c for c in candidates if core(c) == one] for one in cores}
-        everything = {one: [c for c in cpus if core(c) == one] for one in cores}
+        members = {key: [c for c in candidates if core(c) == key] for key in cores}
+        everything = {key: [c for c in cpus if core(c) == key] for key in cores}
 
-        def rank(one: tuple[int, int]) -> tuple[object, ...]:
-            first = everything[one][0]
+        def rank(key: tuple[int, int]) -> tuple[object, ...]:
+            first = everything[key][0]
             return (
                 -sum(by_id[i].socket == first.socket for i in taken),
                 sign * on_socket(first.socket),
                 sign * on_node(first.node),
-                sum(core(c) == one for c in free()),
+                sum(core(c) == key for c in free()),
                 first.socket,
-                refs(everything[one]),
-                one,
+                refs(everything[key]),
+                key,
             )
 
-        listed = [c.id for one in sorted(cores, key=rank) for c in members[one]]
+        listed = [c.id for core in sorted(cores, key=rank) for c in members[core]]
         taken.update(spread(listed)[: left()])
 
     if request.full or per_core == 1:

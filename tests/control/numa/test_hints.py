@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control.numa.affinity import NumaRequest
-from control.numa.hints import Merged, ZoneHint, merge, node_hints, subsets, violates_exclusivity
+from control.numa.hints import Merged, ZoneHint, choose_with, merge, node_hints, subsets, violates_exclusivity
 from control.numa.masks import mask_of
 from tests.control.numa.rooms import GIB, room
 
@@ -111,7 +111,7 @@ LISTS = st.lists(
     ),
     min_size=1,
     max_size=5,
-    unique_by=lambda one: one.zones,
+    unique_by=lambda hint: hint.zones,
 )
 RESOURCES = st.dictionaries(st.sampled_from(("cpu", "memory", "gpu")), st.one_of(st.none(), st.just([]), LISTS))
 
@@ -132,19 +132,19 @@ def _enumerated(hints: Mapping[str, Sequence[ZoneHint] | None], policy: str, ban
         lists = [[ZoneHint(None, True)]]
     if policy == "SingleNUMANode":
         lists = [
-            [one for one in listed if one.preferred and (one.zones is None or one.zones.bit_count() == 1)]
+            [hint for hint in listed if hint.preferred and (hint.zones is None or hint.zones.bit_count() == 1)]
             for listed in lists
         ]
     best: tuple[bool, int, int, int, bool] = (False, -3, 0, -7, True)
     for combination in product(*lists):
-        sets = [one.zones for one in combination if one.zones is not None]
+        sets = [hint.zones for hint in combination if hint.zones is not None]
         merged = reduce(lambda a, b: a & b, sets, 7)
         if not merged:
             continue
-        preferred = all(one.preferred for one in combination) and len(set(sets)) <= 1 and merged not in banned
-        unsatisfied = any(one.unsatisfied for one in combination)
-        unsatisfied |= merged.bit_count() < max((one.bit_count() for one in sets), default=0)
-        score = sum(one.score for one in combination if one.zones == merged)
+        preferred = all(hint.preferred for hint in combination) and len(set(sets)) <= 1 and merged not in banned
+        unsatisfied = any(hint.unsatisfied for hint in combination)
+        unsatisfied |= merged.bit_count() < max((zones.bit_count() for zones in sets), default=0)
+        score = sum(hint.score for hint in combination if hint.zones == merged)
         best = max(best, (preferred, -merged.bit_count(), score, -merged, not unsatisfied))
     preferred, _, score, negative, satisfied = best
     if policy == "BestEffort":
@@ -166,8 +166,31 @@ def test_merging_agrees_with_all_combinations(
         assert merged == expected
 
 
+@given(
+    policy=st.sampled_from(POLICIES),
+    free=st.lists(st.integers(0, 4), min_size=3, max_size=3),
+    provided=st.lists(st.tuples(st.integers(1, 7), st.booleans(), st.sampled_from((0, 500))), max_size=7),
+    barred=st.sets(st.integers(1, 7), max_size=3),
+    cpus=st.integers(1, 6),
+)
+def test_small_sets_of_zones_decide_like_all(
+    policy: str, free: list[int], provided: list[tuple[int, bool, int]], barred: set[int], cpus: int
+) -> None:
+    """With the hints of another provider, which may prefer any sets."""
+    used = {zone: {"cpu": 1000 * (4 - left)} for zone, left in enumerate(free)}
+    node = room((1, 3, 4, 1), [{"cpu": 4000}] * 3, used=used)
+    request = NumaRequest({"cpu": 1000 * cpus})
+    hints = {"gpu": [ZoneHint(zones, preferred, score) for zones, preferred, score in provided]}
+
+    def score(chosen: int) -> int:
+        return chosen * 7 % 5
+
+    every = merge([node_hints(node, request, policy, score), hints], [0, 1, 2], policy, barred.__contains__)
+    assert choose_with(hints, node, request, policy, score, barred.__contains__) == every
+
+
 def test_many_zones_and_resources_are_merged_in_bounded_time() -> None:
     """Eight zones have 255 sets; six resources would have 10^14 combinations."""
-    listed = [ZoneHint(one, True, one % 3) for one in subsets(8)]
+    listed = [ZoneHint(subset, True, subset % 3) for subset in subsets(8)]
     merged = merge([{f"r{number}": listed for number in range(6)}], range(8), "Restricted")
     assert merged == Merged(0b10, 12)

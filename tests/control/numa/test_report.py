@@ -48,7 +48,7 @@ def test_layout_and_zones() -> None:
         zone("socket-0", cpu="8"),
         zone("node-2", kind="Socket", cpu="8"),
     )
-    assert [(one.id, one.total) for one in read.zones] == [
+    assert [(zone.id, zone.total) for zone in read.zones] == [
         (0, {"cpu": 2500, "memory": 7 << 30}),
         (1, {"cpu": 3000, "memory": 8 << 30}),
     ]

@@ -65,10 +65,10 @@ def pod(
 def submit(
     made: QuotaForest, label: str, request: Mapping[str, int] | int, *, assigned: bool = False, **more: object
 ) -> str:
-    one = pod(label, request, **more)  # type: ignore[arg-type]
-    made.set_pod(one)
-    made.assign(one.uid, assigned)
-    return one.uid
+    submitted = pod(label, request, **more)  # type: ignore[arg-type]
+    made.set_pod(submitted)
+    made.assign(submitted.uid, assigned)
+    return submitted.uid
 
 
 def runtime(made: QuotaForest, name: str, resource: str = "memory") -> int:

@@ -197,7 +197,7 @@ class QuotaCluster:
         admin = self.cluster.admin
         for obj in manifests.rbac():
             await apply(admin, obj)
-        wanted = sum(one.max["cpu"] for one in tree(self.size) if one.name.startswith(self._leaf)) // 1000
+        wanted = sum(quota.max["cpu"] for quota in tree(self.size) if quota.name.startswith(self._leaf)) // 1000
         count = max(wanted * 3 // 4 // NODE_CORES, 1)
         self.cores = count * NODE_CORES
         amounts = {"cpu": str(NODE_CORES), "memory": "64Gi", "pods": "1000"}
@@ -356,9 +356,9 @@ class QuotaCluster:
 
     async def start_scheduler(self) -> asyncio.subprocess.Process:
         config = configuration()
-        for one in config["profiles"][0]["pluginConfig"]:
-            if one["name"] == "ElasticQuota":
-                one["args"]["enableCheckParentQuota"] = True
+        for plugin in config["profiles"][0]["pluginConfig"]:
+            if plugin["name"] == "ElasticQuota":
+                plugin["args"]["enableCheckParentQuota"] = True
         path = self.cluster.tmp / "scheduler.yaml"
         path.write_text(yaml.safe_dump(config))
         self.port = free_port()
@@ -400,12 +400,12 @@ class QuotaCluster:
 @asynccontextmanager
 async def quota_cluster(folder: Path, size: Size, seed: int) -> AsyncIterator[QuotaCluster]:
     async with running_cluster(folder) as cluster:
-        one = QuotaCluster(cluster, size, random.Random(seed))
+        cluster_of_quotas = QuotaCluster(cluster, size, random.Random(seed))
         try:
-            await one.prepare()
-            yield one
+            await cluster_of_quotas.prepare()
+            yield cluster_of_quotas
         finally:
-            for process in one.processes:
+            for process in cluster_of_quotas.processes:
                 if process.returncode is None:
                     process.kill()
                 await process.wait()

@@ -189,9 +189,9 @@ def test_the_quota_of_a_pod(label: str, namespace: str, expected: str) -> None:
             quota(names.DEFAULT_QUOTA),
         ],
     )
-    found = made.route(label, namespace)
-    assert found is not None
-    assert found.name == expected
+    routed = made.route(label, namespace)
+    assert routed is not None
+    assert routed.name == expected
 
 
 def test_pods_move_when_their_quota_appears_and_goes() -> None:
@@ -267,9 +267,9 @@ def test_a_chain_of_quotas_is_bounded() -> None:
     made = forest(100, [quota(f"q{at}", parent) for at, parent in enumerate(parents)])
     for at in (MAX_DEPTH - 1, MAX_DEPTH, length - 1):
         submit(made, f"q{at}", 3)
-    attached = [one.name for one in made.quotas() if one.attached]
+    attached = [quota.name for quota in made.quotas() if quota.attached]
     assert attached == [f"q{at}" for at in range(MAX_DEPTH)]
-    assert [runtime(made, one.name) for one in made.quotas()] == [3] * MAX_DEPTH + [0] * (length - MAX_DEPTH)
+    assert [runtime(made, quota.name) for quota in made.quotas()] == [3] * MAX_DEPTH + [0] * (length - MAX_DEPTH)
 
 
 def test_amounts_that_make_no_sense_are_bounded() -> None:
@@ -404,9 +404,9 @@ class Twins:
             case "pod":
                 number, name, request, non_preemptible = what
                 known = self.pods.get(number)
-                one = pod(name, request, non_preemptible=non_preemptible)
-                one.uid = f"n{number}"
-                self.forest.set_pod(one)
+                consumer = pod(name, request, non_preemptible=non_preemptible)
+                consumer.uid = f"n{number}"
+                self.forest.set_pod(consumer)
                 assigned = known.assigned if known is not None else False
                 self.pods[number] = PlainQuotaPod(f"n{number}", name, request, assigned, non_preemptible)
             case "assign":
@@ -431,7 +431,7 @@ class Twins:
                 if figures.attached:
                     assert figures.request.get(resource, 0) == plain.request(name, resource), (name, resource)
                 assert tree.runtime(figures, resource) == plain.runtime(name, resource), (name, resource)
-            own = [one for one in self.pods.values() if plain.of(one) == name]
+            own = [pod for pod in self.pods.values() if plain.of(pod) == name]
             assert len(figures.pods) == len(own)
         self.check_invariants(plain)
 
@@ -441,11 +441,11 @@ class Twins:
                 children = list(parent.children.values())
                 for resource in RESOURCES:
                     total = tree.level_total(parent, resource) if parent.attached else 0
-                    runtimes = {one.name: tree.runtime(one, resource) for one in children}
+                    runtimes = {child.name: tree.runtime(child, resource) for child in children}
                     if self.scale:
                         assert sum(runtimes.values()) <= total
-                    for one in children:
-                        assert runtimes[one.name] <= one.max.get(resource, 0)
+                    for child in children:
+                        assert runtimes[child.name] <= child.max.get(resource, 0)
             for pods in self.pods.values():
                 figures = self.forest.route(pods.quota, "default")
                 if figures is None or pods.assigned:

@@ -51,16 +51,18 @@ async def read_limits(world: QuotaCluster) -> None:
 
 def figures(page: Any) -> Any:
     """Without the number of changes that this process saw."""
-    return {name: {key: value for key, value in one.items() if key != "runtimeVersion"} for name, one in page.items()}
+    return {
+        name: {key: value for key, value in quota.items() if key != "runtimeVersion"} for name, quota in page.items()
+    }
 
 
 def differences(page: Any, expected: Expected) -> list[str]:
     """What the page states otherwise than what follows from the API server's objects."""
     wrong = []
     for name in expected.quotas:
-        one = page.get(name, {})
+        quota = page.get(name, {})
         stated = {
-            key: Quantity(one.get(key, {}).get("cpu", "0")).milli_value() for key in ("used", "request", "runtime")
+            key: Quantity(quota.get(key, {}).get("cpu", "0")).milli_value() for key in ("used", "request", "runtime")
         }
         wanted = {
             "used": expected.used(name, "cpu"),
@@ -105,4 +107,4 @@ async def test_figures_after_kills_follow_from_the_objects_alone(tmp_path: Path)
         await world.start_scheduler()
         after = figures(await _until(world.page))
         assert after == before
-        assert any(one["used"].get("cpu", "0") != "0" for one in after.values())
+        assert any(quota["used"].get("cpu", "0") != "0" for quota in after.values())

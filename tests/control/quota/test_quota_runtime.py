@@ -15,7 +15,9 @@ BORROWERS = [8] * 8 + [7] * 2
 
 def shares(*figures: tuple[Any, ...]) -> list[Share]:
     """(weight, request, minimum[, lends]), named a, b, c …"""
-    return [Share(chr(ord("a") + at), *one, *(() if len(one) > 3 else (True,))) for at, one in enumerate(figures)]
+    return [
+        Share(chr(ord("a") + at), *fields, *(() if len(fields) > 3 else (True,))) for at, fields in enumerate(figures)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -63,16 +65,18 @@ amounts = st.one_of(st.integers(0, 20), st.integers(0, 2**63))
 drawn = st.builds(Share, st.uuids().map(str), amounts, amounts, amounts, st.booleans())
 
 
-@given(amounts, st.lists(drawn, max_size=8, unique_by=lambda one: one.name))
+@given(amounts, st.lists(drawn, max_size=8, unique_by=lambda share: share.name))
 def test_a_distribution_gives_no_more_than_there_is(total: int, children: list[Share]) -> None:
     given_out = distribute(total, children)
-    minima = sum(one.minimum if one.request > one.minimum or not one.lends else one.request for one in children)
+    minima = sum(
+        child.minimum if child.request > child.minimum or not child.lends else child.request for child in children
+    )
     assert sum(given_out.values()) <= max(total, minima)
-    for one in children:
-        low = min(one.request, one.minimum) if one.lends else one.minimum
-        assert low <= given_out[one.name] <= max(one.request, one.minimum if not one.lends else low)
-    if sum(one.demand for one in children) <= total:
-        assert given_out == {one.name: one.demand for one in children}
-    hungry = [one for one in children if given_out[one.name] < one.request and one.weight]
+    for child in children:
+        low = min(child.request, child.minimum) if child.lends else child.minimum
+        assert low <= given_out[child.name] <= max(child.request, child.minimum if not child.lends else low)
+    if sum(child.demand for child in children) <= total:
+        assert given_out == {child.name: child.demand for child in children}
+    hungry = [child for child in children if given_out[child.name] < child.request and child.weight]
     if hungry and minima <= total:
         assert sum(given_out.values()) == total  # nothing is kept back while a weighted child asks for more

@@ -33,7 +33,7 @@ def test_the_worked_example_of_a_node_with_32_cpus() -> None:
     remained = available({"cpu": 8_000}, used, {})["cpu"]
     assert (32_000 - requested + remained, 32_000 - requested) == (18_000, 14_000)
     short = restricted_shortages({"cpu": 16_000}, ["cpu"], {"cpu": 8_000}, used, {})
-    assert [one.text(figures=False) for one in short] == ["Reservation(s) Insufficient cpu"]
+    assert [shortage.text(figures=False) for shortage in short] == ["Reservation(s) Insufficient cpu"]
     assert (
         short[0].text(figures=True) == "Reservation(s) Insufficient cpu, requested: 16000, used: 4000, capacity: 8000"
     )
@@ -47,7 +47,7 @@ def test_restricted_amounts() -> None:
     assert fits({"cpu": 0}, **{**limits, "used": {"cpu": 9}}) == []
     assert fits({"cpu": 7}, **{**limits, "reserved": {"cpu": 2}}) == [Shortage("cpu", 7, 0, 6)]
     with_pods = {**limits, "allocatable": {"cpu": 8, "pods": 1}}
-    assert [one.text(figures=True) for one in fits({"cpu": 1}, **with_pods, owners=1)] == [
+    assert [shortage.text(figures=True) for shortage in fits({"cpu": 1}, **with_pods, owners=1)] == [
         "Reservation(s) Too many pods, requested: 1, used: 1, capacity: 1"
     ]
 
@@ -141,9 +141,9 @@ def test_a_resize_annotation_counts_before_binding() -> None:
 def test_only_the_status_counts_after_binding(allocatable: dict[str, str]) -> None:
     """A later template or resize annotation takes no room. An operator resizes by the status (spec 06 §4.2)."""
     size = {names.ANNOTATION_RESERVATION_RESIZE_ALLOCATABLE: '{"resources": {"cpu": "64"}}'}
-    one = reservation(cpu=32, node="n1", allocatable=allocatable, annotations=size)
-    assert parse(one).amounts == {name: int(amount) * 1000 for name, amount in allocatable.items()}
-    assert {name: str(amount) for name, amount in pod_requests(reserve_pod(one)).items()} == allocatable
+    bound = reservation(cpu=32, node="n1", allocatable=allocatable, annotations=size)
+    assert parse(bound).amounts == {name: int(amount) * 1000 for name, amount in allocatable.items()}
+    assert {name: str(amount) for name, amount in pod_requests(reserve_pod(bound)).items()} == allocatable
 
 
 @pytest.mark.parametrize("of", [{"owners": []}, {"ttl": None}, {"phase": "Failed"}, {"phase": "Succeeded"}])

@@ -15,23 +15,23 @@ from tests.control.scheduler.plain.world import World
 from tests.control.scheduler.toys import evaluated
 
 
-def agree(cycle: Cycle, cluster: Cluster, one: Pod, world: World, plain: PlainCycle) -> Placement | None:
+def agree(cycle: Cycle, cluster: Cluster, pod: Pod, world: World, plain: PlainCycle) -> Placement | None:
     """Where the pod was placed; None: nowhere.
 
     Both must agree on every node: fits or not, who refuses it, with which words; on the total of every node that fits;
     and the product must choose one of the best."""
-    names, expected = cluster.table.names, plain.feasible(one, world)
-    info = cluster.info(one)
+    names, expected = cluster.table.names, plain.feasible(pod, world)
+    info = cluster.info(pod)
     if not any(refusal is None for refusal in expected.values()):
         try:
             cycle.place(info)
         except FitError as failure:
-            said = {names[row]: status for row, status in failure.statuses()}
-            assert {n: (s.plugin, s.code_name, s.reasons) for n, s in said.items()} == expected
-            assert (failure.pre_filter is not None) == (plain.at_once(one, world) is not None)
+            statuses = {names[row]: status for row, status in failure.statuses()}
+            assert {n: (s.plugin, s.code_name, s.reasons) for n, s in statuses.items()} == expected
+            assert (failure.pre_filter is not None) == (plain.at_once(pod, world) is not None)
             return None
         raise AssertionError(f"placed on {names[info.row]} although {expected}")
-    preferred = plain.preferred(one, world)
+    preferred = plain.preferred(pod, world)
     fits = sorted(n for n, refusal in expected.items() if refusal is None and preferred in (None, n))
     state = CycleState()
     rows, _ = cycle._pre_filter(state, info)
@@ -39,7 +39,7 @@ def agree(cycle: Cycle, cluster: Cluster, one: Pod, world: World, plain: PlainCy
     assert sorted(names[row] for row in feasible) == fits
     best = fits
     if len(fits) > 1:
-        totals = plain.totals(one, world)
+        totals = plain.totals(pod, world)
         computed = totals_of()
         assert {names[row]: int(total) for row, total in zip(feasible, computed, strict=True)} == totals
         best = [name for name, total in totals.items() if total == max(totals.values())]
@@ -48,6 +48,6 @@ def agree(cycle: Cycle, cluster: Cluster, one: Pod, world: World, plain: PlainCy
     return placement
 
 
-def on(one: Pod, name: str) -> Pod:
+def on(pod: Pod, name: str) -> Pod:
     """The pod, bound to a node."""
-    return msgspec.structs.replace(one, spec=msgspec.structs.replace(one.spec, node_name=name))
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=name))

@@ -110,8 +110,8 @@ class Cluster:
         self.handle = replace(self.handle, **{name: value for name, value in services.items() if name in names})
         self.cycle_services |= {name: value for name, value in services.items() if name not in names}
 
-    def info(self, one: Pod) -> PodInfo:
-        return self.shapes.info(one)
+    def info(self, pod: Pod) -> PodInfo:
+        return self.shapes.info(pod)
 
     def put(self, *pods: Pod) -> list[PodInfo]:
         """Count pods on the nodes that they name."""

@@ -1,6 +1,6 @@
 """A small scheduler for gangs: queue, cycles, bindings, and a dict as API server.
 
-Time is virtual. `drive()` schedules until nobody is ready; `check()` holds the cache to the API server's pods.
+Time is virtual. `drive()` schedules until no pod is ready; `check()` holds the cache to the API server's pods.
 """
 
 from __future__ import annotations
@@ -101,12 +101,12 @@ class GangWorld:
                 return world.bind(pod, node)
 
         gang = "Coscheduling"
-        others = [kind.name for kind in extra]
+        extra_names = [kind.name for kind in extra]
         points = {
             "preEnqueue": (gang,),
             "queueSort": ("PrioritySort",),
             "preFilter": (gang,),
-            "filter": ("Room", *others),
+            "filter": ("Room", *extra_names),
             "postFilter": (gang, *(kind.name for kind in post)),
             "score": ("Room",),
             "reserve": (gang,),
@@ -121,9 +121,9 @@ class GangWorld:
         registry = {kind.name: kind for kind in (Coscheduling, PrioritySort, Room, Server, *extra, *post, *more)}  # type: ignore[attr-defined]
         configured = {gang: CoschedulingArgs(**args)}
         self.framework = framework = Framework(cluster.handle, points, registry, args=configured)  # type: ignore[arg-type]
-        found = framework.plugins[gang]
-        assert isinstance(found, Coscheduling)
-        self.gangs: Coscheduling = found
+        coscheduling = framework.plugins[gang]
+        assert isinstance(coscheduling, Coscheduling)
+        self.gangs: Coscheduling = coscheduling
         assert framework.sort is not None
         profile = QueueProfile.of(framework.sort, framework.pre_enqueue, framework.plugins.values())
         self.queue = SchedulingQueue({PROFILE: profile}, self.clock.monotonic)
@@ -186,15 +186,15 @@ class GangWorld:
             self.waiting.reject(uid, "", "pod is deleted")
         self.gangs.events.pod_deleted(old)
 
-    def add_node(self, name: str, cpu: str) -> None:
-        self.cluster.table.set_node(node(name, cpu=cpu))
+    def add_node(self, name: str, cpu: str, labels: Mapping[str, str] | None = None) -> None:
+        self.cluster.table.set_node(node(name, cpu=cpu, labels=dict(labels or {})))
         self.queue.move(ClusterEvent("Node", "Add"))
 
     def lose_node(self, name: str) -> None:
         """Remove the node and its pods."""
         self.cluster.table.remove_node(name)
-        for key, one in list(self.pods.items()):
-            if one.spec.node_name == name:
+        for key, pod in list(self.pods.items()):
+            if pod.spec.node_name == name:
                 self.delete(key)
 
     # Time

@@ -13,8 +13,8 @@ NOW = 1_700_000_000.0
 
 
 def usage(cpu: str | None = None, memory: str | None = None) -> dict[str, Any]:
-    found = {"cpu": cpu, "memory": memory}
-    return {"resources": {key: value for key, value in found.items() if value is not None}}
+    amounts = {"cpu": cpu, "memory": memory}
+    return {"resources": {key: value for key, value in amounts.items() if value is not None}}
 
 
 def pod_usage(key: str, cpu: str, memory: str, priority: str = "", **extensions: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Negative and absurd amounts of pods and nodes do not affect the placement of other pods.
 
 API servers refuse most of these; a scheduler must not depend on that, since one pod that is already on a node is
-enough to be counted in everybody's decisions.
+enough to be counted in the decisions about all pods.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ def asking(cpu: str | None, memory: str | None = None, **more: Any) -> Pod:
     return pod(cpu=cpu, memory=memory, **more)
 
 
-def outcome(cycle: Cycle, cluster: Cluster, one: Pod) -> str:
+def outcome(cycle: Cycle, cluster: Cluster, pod: Pod) -> str:
     """The node, or why there is none."""
     try:
-        return cycle.place(cluster.info(one)).node
+        return cycle.place(cluster.info(pod)).node
     except FitError as failure:
         return failure.text()
 
 
 @pytest.mark.parametrize(
-    ("one", "expected"),
+    ("subject", "expected"),
     [
         pytest.param(asking("-4"), "a", id="negative counts as nothing"),
         pytest.param(asking("1n"), "a", id="a billionth of a core is a thousandth"),
@@ -70,9 +70,9 @@ def outcome(cycle: Cycle, cluster: Cluster, one: Pod) -> str:
         ),
     ],
 )  # fmt: skip
-def test_a_pod_is_placed_or_its_failure_reported(one: Pod, expected: str) -> None:
+def test_a_pod_is_placed_or_its_failure_reported(subject: Pod, expected: str) -> None:
     cluster, made = cycle(node("a"))
-    assert outcome(made, cluster, one) == expected
+    assert outcome(made, cluster, subject) == expected
 
 
 @pytest.mark.parametrize("amount", ABSURD)
@@ -85,8 +85,8 @@ def test_others_are_placed_beside_a_pod_that_is_there_already(amount: str) -> No
     full = amount.startswith(("1e", "9", "8"))  # nothing more fits beside them
     assert counts in ((0, 4), (3, 4), (4, 4))
     assert (counts[0] == 0) == full
-    for one in strange:
-        cluster.table.remove_pod(one)
+    for info in strange:
+        cluster.table.remove_pod(info)
     assert cluster.table.requested[CPU, 0] == 2000 * counts[0]
 
 

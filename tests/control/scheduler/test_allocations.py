@@ -34,11 +34,11 @@ def read(pod: PodInfo) -> int | None:
     return int(text) if text is not None else None
 
 
-def bound(one: PodInfo, minor: int | None, on: str = "a") -> PodInfo:
+def bound(pod: PodInfo, minor: int | None, on: str = "a") -> PodInfo:
     annotations = {} if minor is None else {ANNOTATION_GPU_MINORS: str(minor)}
-    meta = msgspec.structs.replace(one.pod.metadata, annotations=annotations)
-    spec = msgspec.structs.replace(one.pod.spec, node_name=on)
-    return PodInfo(msgspec.structs.replace(one.pod, metadata=meta, spec=spec), one.shape)
+    meta = msgspec.structs.replace(pod.pod.metadata, annotations=annotations)
+    spec = msgspec.structs.replace(pod.pod.spec, node_name=on)
+    return PodInfo(msgspec.structs.replace(pod.pod, metadata=meta, spec=spec), pod.shape)
 
 
 def test_the_annotation_of_a_pending_pod_gives_it_nothing() -> None:
@@ -57,11 +57,26 @@ def test_the_annotation_of_a_pending_pod_gives_it_nothing() -> None:
 def test_a_deleted_assumed_pod_leaves_nothing() -> None:
     cluster = Cluster(node("a"))
     minors, cache = Minors(cluster), Cache(cluster.table, cluster.shapes)
-    one = cluster.info(pod())
-    cache.assume(one, "a")
-    minors.allocations.assign(one, 1)
-    cache.remove_pod(one.uid)
-    minors.allocations.release(one)  # the binding fails afterwards
+    info = cluster.info(pod())
+    cache.assume(info, "a")
+    minors.allocations.assign(info, 1)
+    cache.remove_pod(info.uid)
+    minors.allocations.release(info)  # the binding fails afterwards
+    assert minors.taken == {}
+    assert minors.allocations._assigned == {}
+
+
+def test_a_confirmed_pod_keeps_its_allocation_when_the_binding_fails_afterwards() -> None:
+    """The answer to the binding was lost, or another scheduler bound the pod with the same annotation."""
+    cluster = Cluster(node("a"))
+    minors, cache = Minors(cluster), Cache(cluster.table, cluster.shapes)
+    info = cluster.info(pod(annotations={ANNOTATION_GPU_MINORS: "1"}))
+    cache.assume(info, "a")
+    minors.allocations.assign(info, 1)
+    cache.set_pod(bound(info, 1).pod)
+    minors.allocations.unreserve(info)
+    assert minors.taken == {(0, 1): info.uid}
+    cache.remove_pod(info.uid)
     assert minors.taken == {}
     assert minors.allocations._assigned == {}
 
@@ -72,25 +87,25 @@ def test_any_history_ends_like_a_restart(steps: list[tuple[str, int]]) -> None:
     minors, cache = Minors(cluster), Cache(cluster.table, cluster.shapes)
     pods = [cluster.info(pod(f"p{number}")) for number in range(4)]
     for step, number in steps:
-        one = pods[number]
-        counted, assumed = one.uid in cache.pods, one.uid in cache.assumed
+        member = pods[number]
+        counted, assumed = member.uid in cache.pods, member.uid in cache.assumed
         if step == "assume" and not counted:
-            cache.assume(one, "a")
-            minors.allocations.assign(one, number)
+            cache.assume(member, "a")
+            minors.allocations.assign(member, number)
         elif step == "confirm" and assumed:
-            cache.set_pod(bound(one, number).pod)
+            cache.set_pod(bound(member, number).pod)
         elif step == "fail" and assumed:
-            minors.allocations.release(one)
-            cache.forget(one)
+            minors.allocations.release(member)
+            cache.forget(member)
         elif step == "delete" and counted and not assumed:
-            cache.remove_pod(one.uid)
+            cache.remove_pod(member.uid)
             pods[number] = cluster.info(pod(f"p{number}"))
         elif step == "trial" and counted:
             before = dict(minors.taken)
             with cluster.table.what_if() as trial:
-                trial.remove(one)
+                trial.remove(member)
                 assert len(minors.taken) == len(before) - 1
-                trial.add(one, 0)
+                trial.add(member, 0)
                 assert minors.taken == before
         assert set(minors.taken.values()) == set(cache.pods)
         assert set(minors.allocations._assigned) == cache.assumed

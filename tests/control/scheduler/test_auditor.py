@@ -101,13 +101,13 @@ def test_events_are_counted_at_the_end() -> None:
 def test_slow_workloads_are_logged(caplog: Any) -> None:
     told((0, K.CREATE), (301, K.FAILED), (302, K.NOMINATED), *((303, K.DELETING),) * 4, (310, K.VICTIMS_GONE),
          (321, K.SCHEDULED))  # fmt: skip
-    said = " ".join(record.getMessage() for record in caplog.records)
+    log_text = " ".join(record.getMessage() for record in caplog.records)
     for text in (
         "Long time without an event of a workload",
         "Slow preemption",
         "Late attempt after all victims were deleted",
     ):
-        assert text in said
+        assert text in log_text
 
 
 class Scene:
@@ -121,19 +121,19 @@ class Scene:
         )
         self.cluster = Cluster(node("n"))
 
-    def group_of(self, one: Pod) -> tuple[str, bool] | None:
-        name = one.metadata.annotations.get("g")
+    def group_of(self, pod: Pod) -> tuple[str, bool] | None:
+        name = pod.metadata.annotations.get("g")
         return (name, name in self.complete) if name else None
 
-    def failure(self, one: Any, *said: str, nominated: str = "") -> FitError:
+    def failure(self, info: Any, *reasons: str, nominated: str = "") -> FitError:
         cycle = cycle_of(self.cluster)
-        found = FitError(one, cycle.framework, np.array([0]), np.array([0], np.uint32))
-        found.post_filter, found.nominated = said, nominated or None
-        return found
+        fit_error = FitError(info, cycle.framework, np.array([0]), np.array([0], np.uint32))
+        fit_error.post_filter, fit_error.nominated = reasons, nominated or None
+        return fit_error
 
-    def unschedulable(self, one: Any, failure: FitError) -> None:
+    def unschedulable(self, info: Any, failure: FitError) -> None:
         cycle = cycle_of(self.cluster)
-        self.auditor.on_unschedulable(cycle, CycleState(), one, failure)
+        self.auditor.on_unschedulable(cycle, CycleState(), info, failure)
 
     def counts(self, key: str) -> dict[str, int]:
         return {kind.value: number for kind, number in self.auditor.workloads[key].counts.items()}
@@ -150,8 +150,8 @@ def test_a_pod_from_its_creation_to_its_node() -> None:
     scene = Scene()
     auditor = scene.auditor
     gated, foreign = named("a", gated=True), named("b", scheduler="other")
-    for one in (gated, foreign, pod("bound", on="n")):
-        auditor.pod_added(one)
+    for subject in (gated, foreign, pod("bound", on="n")):
+        auditor.pod_added(subject)
     (key,) = auditor.workloads
     assert key == f"default/a/{gated.metadata.uid}"
     free = named("a")
@@ -176,11 +176,11 @@ def test_a_pod_from_its_creation_to_its_node() -> None:
 
 def test_preemption_is_followed_to_its_last_victim() -> None:
     scene = Scene()
-    auditor, one = scene.auditor, named("a")
+    auditor, preemptor = scene.auditor, named("a")
     victims = scene.cluster.put(pod("v1", on="n"), pod("v2", on="n"))
-    auditor.pod_added(one)
+    auditor.pod_added(preemptor)
     (key,) = auditor.workloads
-    info = scene.cluster.info(one)
+    info = scene.cluster.info(preemptor)
     info.attempts = 1
     auditor.evicting(info, victims)
     scene.unschedulable(info, scene.failure(info, nominated="n"))
@@ -195,7 +195,7 @@ def test_preemption_is_followed_to_its_last_victim() -> None:
     info.attempts = 3
     scene.unschedulable(info, scene.failure(info, nominated="n"))  # its victims waited at Permit
     assert scene.counts(key)["victimAllDeleted"] == 2
-    auditor.pod_deleted(one)
+    auditor.pod_deleted(preemptor)
     assert not auditor.workloads
     assert not auditor._victims
     assert not auditor._of_victim

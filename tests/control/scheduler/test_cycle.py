@@ -25,10 +25,12 @@ from control.scheduler.framework.plugin import (
 from control.scheduler.framework.status import Code, PluginStatus, unschedulable
 from control.scheduler.plugins.registry import PLUGINS
 from control.scheduler.plugins.results import passes
-from control.scheduler.state.columns import Reasons16, Rows
+from control.scheduler.state.columns import Reasons16, RowArray, Rows
 from control.scheduler.state.pods import PodInfo
+from koordlet.api.gates import SCHEDULER
+from koordlet.app.gates import FeatureGates
 from tests.control.scheduler.build import Cluster, node, pod
-from tests.control.scheduler.toys import TOYS, Guard, cycle_of, evaluated
+from tests.control.scheduler.toys import TOYS, Guard, cycle_of, evaluated, queue_with
 
 
 def test_places_where_most_is_free() -> None:
@@ -151,11 +153,11 @@ def test_the_message_of_a_refusal_after_the_choice_counts_one_node(label: str) -
 def test_a_refusal_after_the_choice_leaves_nothing(label: str) -> None:
     cluster = Cluster(node("a"))
     cycle = cycle_of(cluster)
-    one = cluster.info(pod(labels={label: "no"}))
+    info = cluster.info(pod(labels={label: "no"}))
     with pytest.raises(CycleFailed, match="not "):
-        cycle.place(one)
-    assert one.row == -1
-    assert not one.assumed
+        cycle.place(info)
+    assert info.row == -1
+    assert not info.assumed
     assert not cluster.table.requested.any()
     guard = cycle.framework.plugins["Guard"]
     assert isinstance(guard, Guard)
@@ -182,7 +184,7 @@ def test_room_is_left_for_a_nominated_pod() -> None:
     """Spec 05 §5.5: free 4 cores, a nominee of equal priority with 3: a pod of 2 fails, one of 1 does not."""
     cluster = Cluster(node("a", cpu="4"))
     nominee = cluster.info(pod(cpu="3", priority=100))
-    cluster.use(queue=_Nominations(nominee, "a"))
+    cluster.use(queue=queue_with("a", nominee))
     cycle = cycle_of(cluster, {"filter": ("Fits",)})
     with pytest.raises(FitError) as failure:
         cycle.place(cluster.info(pod(cpu="2", priority=100)))
@@ -191,25 +193,39 @@ def test_room_is_left_for_a_nominated_pod() -> None:
     assert cycle.place(cluster.info(pod(cpu="1", priority=101))).node == "a"
 
 
+class NeedsCompany(Plugin):
+    """Nodes with another pod."""
+
+    name = "NeedsCompany"
+
+    def filter_row(self, state: CycleState, pod: PodInfo, row: int) -> int:
+        return 0 if self.table.pods[row] else self.reasons.number(Code.UNSCHEDULABLE, "lonely")
+
+
+@pytest.mark.parametrize("gate", [False, True])
+def test_a_node_may_fit_only_beside_the_nominated_pods(gate: bool) -> None:
+    """By default it must fit without them, too (spec 05 §5.5)."""
+    cluster = Cluster(node("a", cpu="4"), node("b", cpu="4"))
+    gates = FeatureGates(SCHEDULER)
+    gates.set({"SkipFilterWithNominatedPods": gate})
+    cluster.use(queue=queue_with("b", cluster.info(pod(cpu="1", priority=100))), gates=gates)
+    cycle = cycle_of(cluster, {"filter": ("NeedsCompany",)}, {"NeedsCompany": NeedsCompany})
+    if gate:
+        assert cycle.place(cluster.info(pod(priority=100))).node == "b"
+        return
+    with pytest.raises(FitError) as failure:
+        cycle.place(cluster.info(pod(priority=100)))
+    assert failure.value.text() == "0/2 nodes are available: 2 lonely."
+
+
 def test_the_status_beside_nominated_pods_is_reported() -> None:
     """A pod that would fit nowhere anyway is told what it is told beside those that are nominated."""
     cluster = Cluster(node("a", cpu="4", pods=1))
-    cluster.use(queue=_Nominations(cluster.info(pod(cpu="1", priority=100)), "a"))
+    cluster.use(queue=queue_with("a", cluster.info(pod(cpu="1", priority=100))))
     cycle = cycle_of(cluster, {"filter": ("NodeResourcesFit",)}, PLUGINS)
     with pytest.raises(FitError) as failure:
         cycle.place(cluster.info(pod(cpu="5", priority=100)))
     assert failure.value.text() == "0/1 nodes are available: 1 Insufficient cpu, 1 Too many pods."
-
-
-class _Nominations:
-    def __init__(self, pod: PodInfo, node: str) -> None:
-        self._pod, self._node = pod, node
-
-    def nominated_nodes(self) -> list[str]:
-        return [self._node]
-
-    def nominated_on(self, node: str) -> list[PodInfo]:
-        return [self._pod] if node == self._node else []
 
 
 _step = st.one_of(
@@ -232,12 +248,12 @@ def test_cached_results_equal_fresh_ones(steps: list[tuple[str, int, int]]) -> N
         match kind:
             case "place":
                 gang = {"gang.scheduling.koordinator.sh/name": f"g{len(placed)}"} if a % 2 else {}
-                one = cluster.info(pod(cpu=f"{a + 1}", labels={"divisor": str(b)}, annotations=gang))
+                info = cluster.info(pod(cpu=f"{a + 1}", labels={"divisor": str(b)}, annotations=gang))
                 if cluster.table.nodes_alive:
                     fresh = cycle_of(cluster, seed=2)
-                    assert _answers(cycle, one) == _answers(fresh, one)
+                    assert _answers(cycle, info) == _answers(fresh, info)
                     try:
-                        placed.append(cycle.place(one).pod)
+                        placed.append(cycle.place(info).pod)
                     except FitError as failure:
                         assert failure.text().startswith(f"0/{cluster.table.nodes_alive} nodes are available: ")
             case "gone":
@@ -252,10 +268,32 @@ def test_cached_results_equal_fresh_ones(steps: list[tuple[str, int, int]]) -> N
     assert sum(len(pods) for pods in cluster.table.pods) == len(placed)
 
 
-def _answers(cycle: Cycle, one: PodInfo) -> tuple[list[int], list[int]]:
-    """(feasible rows, their totals) as the cycle sees them."""
+_change = st.tuples(st.sampled_from(("pod", "node", "none")), st.integers(0, 15))
+_looks = st.lists(st.tuples(_change, st.none() | st.sets(st.integers(0, 15), min_size=1)), max_size=20)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_looks)
+def test_rows_that_pre_filter_left_out_are_evaluated_when_they_are_needed(
+    looks: list[tuple[tuple[str, int], set[int] | None]],
+) -> None:
+    """Every second row is too small for the pod, or becomes so."""
+    cluster = Cluster(*(node(f"n{i}", cpu=str(1 + i % 2 * 2)) for i in range(16)))
+    cycle = cycle_of(cluster)
+    info = cluster.info(pod(cpu="2"))
+    for (kind, row), chosen in looks:
+        if kind == "pod":
+            cluster.table.add_pod(cluster.info(pod(cpu="500m")), f"n{row}")
+        if kind == "node":
+            cluster.table.set_node(node(f"n{row}", cpu=str(1 + row * 7 % 5)))
+        rows = None if chosen is None else np.array(sorted(chosen), np.intp)
+        assert _answers(cycle, info, rows) == _answers(cycle_of(cluster, seed=2), info, rows)
+
+
+def _answers(cycle: Cycle, pod: PodInfo, rows: RowArray | None = None) -> tuple[list[int], list[int]]:
+    """(feasible rows among `rows`, their totals) as the cycle sees them."""
     state = CycleState()
-    feasible, totals_of = evaluated(cycle, state, one)
+    feasible, totals_of = evaluated(cycle, state, pod, rows)
     if not len(feasible):
         return [], []
     totals = totals_of()
@@ -273,11 +311,11 @@ def test_a_plugins_exception_leaves_nothing_claimed() -> None:
         raise RuntimeError("broken")
 
     guard.permit = broken  # type: ignore[assignment, method-assign]
-    one = cluster.info(pod())
+    info = cluster.info(pod())
     with pytest.raises(RuntimeError, match="broken"):
-        cycle.place(one)
+        cycle.place(info)
     assert guard.reserved == set()
-    assert (one.row, one.assumed) == (-1, False)
+    assert (info.row, info.assumed) == (-1, False)
     assert not cluster.table.requested.any()
 
 
@@ -308,11 +346,11 @@ def test_a_row_plugin_that_reads_the_cluster_runs_in_every_cycle() -> None:
     cycle = cycle_of(cluster, {"filter": ("Moody",), "score": ("Moody",)}, {"Moody": Moody})
     moody = cycle.framework.plugins["Moody"]
     assert isinstance(moody, Moody)
-    one = cluster.info(pod("p"))
+    info = cluster.info(pod("p"))
     with pytest.raises(FitError):
-        cycle.place(one)
+        cycle.place(info)
     moody.refuses = False
-    assert cycle.place(one).node == "b"
+    assert cycle.place(info).node == "b"
 
 
 class Fails(Plugin):

@@ -15,6 +15,7 @@ from control.scheduler.explain.debugging import DebugOutput
 from control.scheduler.explain.diagnosis import Diagnoses, Diagnosis, diagnose, schedule_diagnosis, score_table
 from control.scheduler.framework.plugin import CycleState, PreFilterResult
 from control.scheduler.framework.status import SUCCESS, unresolvable, unschedulable
+from control.scheduler.framework.suggestion import Suggestion, SuggestionType
 from control.scheduler.plugins.coscheduling.plugin import QUESTIONED
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.pages.placement import ScoredNode
@@ -43,8 +44,8 @@ def test_a_table_of_scores_is_the_worked_example() -> None:
 
 def test_a_diagnosis_is_the_worked_example() -> None:
     statuses = [("node1", SUCCESS), ("node2", unschedulable("node2-reason"))]
-    found = msgspec.json.encode(schedule_diagnosis(statuses, ["node1", "node2"])).decode()
-    assert found == (
+    encoded = msgspec.json.encode(schedule_diagnosis(statuses, ["node1", "node2"])).decode()
+    assert encoded == (
         '{"alreadyWaitForBound":2,"nodeOfferSlot":{"node1":1,"node2":1},"nodeFailedDetails":'
         '[{"preemptMightHelp":true,"failedNodes":["node1"]},'
         '{"reason":"node2-reason","preemptMightHelp":true,"failedNodes":["node2"]}]}'
@@ -58,8 +59,10 @@ def test_details_are_in_order() -> None:
         ("b", unschedulable("y", plugin="A")),
         ("a", unschedulable("y", plugin="A")),
     ]
-    found = schedule_diagnosis(statuses, []).node_failed_details
-    assert [(one.failed_plugin, one.reason, one.preempt_might_help, one.failed_nodes) for one in found] == [
+    details = schedule_diagnosis(statuses, []).node_failed_details
+    assert [
+        (detail.failed_plugin, detail.reason, detail.preempt_might_help, detail.failed_nodes) for detail in details
+    ] == [
         ("A", "y", True, ["a", "b"]),
         ("B", "x", True, ["c"]),
         ("B", "x", False, ["d"]),
@@ -96,9 +99,9 @@ def test_score_tables_are_logged_when_switched_on(caplog: pytest.LogCaptureFixtu
     assert rows(caplog) == []
     debug.set_scores(2)
     cycle.place(cluster.info(pod("q", cpu="2")))
-    found = rows(caplog)
-    assert found[0] == "| # | Pod | Node | Score | ByRow | Crowd | Fits |"
-    assert [line.split(" | ")[:4] for line in found[2:]] == [
+    table_rows = rows(caplog)
+    assert table_rows[0] == "| # | Pod | Node | Score | ByRow | Crowd | Fits |"
+    assert [line.split(" | ")[:4] for line in table_rows[2:]] == [
         ["| 0", "default/q", "a", "150"],
         ["| 1", "default/q", "c", "114"],
     ]
@@ -109,18 +112,18 @@ def test_score_tables_are_logged_when_switched_on(caplog: pytest.LogCaptureFixtu
 async def test_a_failure_names_waiting_pods_of_its_job() -> None:
     cluster = Cluster(node("a", cpu="2"), node("b", cpu="1", unschedulable=True))
     cycle, debug = debugged(cluster, blocking=True)
-    told: list[Diagnosis] = []
-    debug.diagnoses.processors.append(told.append)
+    reported: list[Diagnosis] = []
+    debug.diagnoses.processors.append(reported.append)
     cycle.place(cluster.info(pod("one", namespace="job", labels={"permit": "wait"})))
     with pytest.raises(FitError):
         cycle.place(cluster.info(pod("two", namespace="job", cpu="2")))
-    assert told == []
+    assert reported == []
     debug.set_diagnoses(True)
     with pytest.raises(FitError):
         cycle.place(cluster.info(pod("two", namespace="job", cpu="2")))
     with pytest.raises(FitError):
         cycle.place(cluster.info(pod("three", labels={"never": "true"})))
-    first, second = told
+    first, second = reported
     assert first.questioned_key == "job/group"
     assert msgspec.to_builtins(first.schedule_diagnosis) == {
         "alreadyWaitForBound": 1,
@@ -146,33 +149,49 @@ async def test_a_failure_names_waiting_pods_of_its_job() -> None:
 async def test_diagnoses_beyond_the_queue_are_dropped() -> None:
     cluster = Cluster(node("a", cpu="1"))
     cycle, debug = debugged(cluster, on=True, limit=3, workers=2)
-    told: list[Diagnosis] = []
+    reported: list[Diagnosis] = []
     diagnoses = debug.diagnoses
-    diagnoses.processors[:] = [told.append]
+    diagnoses.processors[:] = [reported.append]
 
     def fail(number: int) -> None:
         with pytest.raises(FitError):
             cycle.place(cluster.info(pod(f"p{number}", cpu="9")))
 
-    for number in range(5):  # nobody else runs meanwhile
+    for number in range(5):  # no other task runs meanwhile
         fail(number)
     assert diagnoses.dropped == 2
     for _ in range(20):
         await asyncio.sleep(0)
-    assert len(told) == 3
+    assert len(reported) == 3
     fail(6)
     await diagnoses.stop()
-    assert [one.questioned_key for one in told] == [f"default/p{number}" for number in (0, 1, 2, 6)]
+    assert [diagnosis.questioned_key for diagnosis in reported] == [f"default/p{number}" for number in (0, 1, 2, 6)]
+
+
+def test_the_first_suggestion_of_a_cycle_is_kept() -> None:
+    state = CycleState()
+    first = Suggestion(SuggestionType.DELETE_CLAIM, "delete claim a")
+    assert state.suggest(first)
+    assert not state.suggest(Suggestion(SuggestionType.EVICT_SELF, "evict p"))
+    assert state.suggestion == first
+    cluster = Cluster(node("a", cpu="1"))
+    cycle, _ = debugged(cluster)
+    info = cluster.info(pod("p", cpu="9"))
+    with pytest.raises(FitError) as failure:
+        cycle.place(info)
+    failure.value.suggestion = first
+    diagnosis = diagnose(info, failure.value, cluster.table.names, at=0.0)
+    assert msgspec.to_builtins(diagnosis)["suggestion"] == {"type": "DeleteConflictPVC", "message": "delete claim a"}
 
 
 def test_a_diagnosis_has_time_and_key() -> None:
     cluster = Cluster(node("a", cpu="1"))
     cycle, _ = debugged(cluster)
-    one = cluster.info(pod("p", cpu="9", labels={"scheduling.koordinator.sh/topology-key-to-explain": "zone"}))
+    info = cluster.info(pod("p", cpu="9", labels={"scheduling.koordinator.sh/topology-key-to-explain": "zone"}))
     with pytest.raises(FitError) as failure:
-        cycle.place(one)
+        cycle.place(info)
     failure.value.post_filter = ("preemption: no",)
-    text = msgspec.json.encode(diagnose(one, failure.value, cluster.table.names, at=0.0)).decode()
+    text = msgspec.json.encode(diagnose(info, failure.value, cluster.table.names, at=0.0)).decode()
     assert text == (
         '{"timestamp":"1970-01-01T00:00:00Z","questionedKey":"default/p","topologyKeyToExplain":"zone",'
         '"isRootCausePod":true,"scheduleDiagnosis":{"alreadyWaitForBound":0,"nodeFailedDetails":[{"failedPlugin":"Fits",'

@@ -29,14 +29,14 @@ def queue(stored: StoredObjects) -> SchedulingQueue:
     shapes = Shapes()
     handlers = ClusterEventHandlers(stored, Cache(NodeTable(), shapes))  # type: ignore[arg-type]
     interests = {"Fits": [EventInterest("AssignedPod", frozenset(("Delete",)))]}
-    profile = QueueProfile(lambda one, at: (-one.priority, at), (), interests)
+    profile = QueueProfile(lambda pod, at: (-pod.priority, at), (), interests)
     queue = SchedulingQueue({"koord-scheduler": profile}, lambda: 0.0)
     handlers.route(queue, {"koord-scheduler": None}, lambda uid: None)  # type: ignore[dict-item]
     return queue
 
 
-def nominated(one: Pod, node: str) -> Pod:
-    return msgspec.structs.replace(one, status=msgspec.structs.replace(one.status, nominated_node_name=node))
+def nominated(pod: Pod, node: str) -> Pod:
+    return msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, nominated_node_name=node))
 
 
 @pytest.mark.parametrize("how", ["deleted", "cleared", "moved"])
@@ -45,8 +45,8 @@ def test_a_lost_nomination_wakes_pods_that_left_room_for_it(
 ) -> None:
     pods: StoredKind = stored.informer(Pod)
     holder = nominated(pod("holder", priority=5), "n1")
-    for one in (holder, pod("equal", priority=5), pod("lower", priority=1), pod("higher", priority=9)):
-        pods.set(one)
+    for subject in (holder, pod("equal", priority=5), pod("lower", priority=1), pod("higher", priority=9)):
+        pods.set(subject)
     waiting = {}
     while (info := queue.pop()) is not None:
         queue.requeue(info, ["Fits"])

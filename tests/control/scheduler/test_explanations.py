@@ -36,10 +36,10 @@ def told(cycle: Cycle, *pods: PodInfo) -> ScheduleExplanationStatus:
 
 def test_a_feasible_pods_status_names_its_node() -> None:
     cluster = Cluster(node("a", cpu="4"), node("b", cpu="8"))
-    one = cluster.info(pod("p", cpu="2"))
-    found = told(cycle_over(cluster), one)
-    assert found.schedulable
-    assert wire.to_builtins(placed(found)) == [{"namespace": "default", "name": "p", "uid": one.uid, "nodeName": "b"}]
+    info = cluster.info(pod("p", cpu="2"))
+    status = told(cycle_over(cluster), info)
+    assert status.schedulable
+    assert wire.to_builtins(placed(status)) == [{"namespace": "default", "name": "p", "uid": info.uid, "nodeName": "b"}]
 
 
 def placed(status: ScheduleExplanationStatus) -> list[SchedulingResult]:
@@ -52,10 +52,10 @@ def test_an_infeasible_pods_status_has_reasons_and_possible_victims() -> None:
     cluster = Cluster(node("a", cpu="2"), node("b", cpu="2"), node("c", unschedulable=True))
     cluster.put(pod("low", cpu="2", on="b", priority=1), pod("high", cpu="2", on="a", priority=99))
     before = cluster.table.requested.copy()
-    found = told(cycle_over(cluster), cluster.info(pod("p", cpu="2", priority=10)))
-    assert (found.schedulable, found.schedulable_after_preemption) == (False, True)
-    assert found.failed_message == "0/3 nodes are available: 1 node(s) were unschedulable, 2 Insufficient cpu."
-    (part,) = found.detailed_explanation
+    status = told(cycle_over(cluster), cluster.info(pod("p", cpu="2", priority=10)))
+    assert (status.schedulable, status.schedulable_after_preemption) == (False, True)
+    assert status.failed_message == "0/3 nodes are available: 1 node(s) were unschedulable, 2 Insufficient cpu."
+    (part,) = status.detailed_explanation
     assert part.schedule_explanation is not None
     details = part.schedule_explanation.node_failed_details
     assert [
@@ -75,11 +75,11 @@ def test_members_of_a_job_are_placed_one_after_another() -> None:
     cluster = Cluster(node("a", cpu="2"), node("b", cpu="2"))
     (there,) = cluster.put(pod("m0", cpu="1", on="a"))
     members = [cluster.info(pod(f"m{n}", cpu="1")) for n in (1, 2, 3, 4)]
-    found = told(cycle_over(cluster), *members, there)
-    assert [one.name for one in placed(found)] == ["m0", "m1", "m2", "m3"]
-    assert sorted(one.node_name for one in placed(found)) == ["a", "a", "b", "b"]
-    assert found.failed_message == "default/m4: 0/2 nodes are available: 2 Insufficient cpu."
-    assert not found.schedulable_after_preemption
+    status = told(cycle_over(cluster), *members, there)
+    assert [result.name for result in placed(status)] == ["m0", "m1", "m2", "m3"]
+    assert sorted(result.node_name for result in placed(status)) == ["a", "a", "b", "b"]
+    assert status.failed_message == "default/m4: 0/2 nodes are available: 2 Insufficient cpu."
+    assert not status.schedulable_after_preemption
     assert told(cycle_over(cluster), *members[:3], there).schedulable
 
 
@@ -87,10 +87,10 @@ def test_topology_domains_are_evaluated_separately() -> None:
     zones = {"a": ("1", "x"), "b": ("1", "x"), "c": ("4", "y")}
     nodes = [node(name, cpu=cpu, labels={"zone": zone}) for name, (cpu, zone) in zones.items()]
     cluster = Cluster(*nodes, node("d", cpu="9"))
-    found = told(cycle_over(cluster), cluster.info(pod("p", cpu="2", labels={EXPLAIN: "zone"})))
-    assert found.schedulable
-    said = [(part.topology_domain, part.schedulable, part.failed_message) for part in found.detailed_explanation]
-    assert said == [("x", False, "0/2 nodes are available: 2 Insufficient cpu."), ("y", True, "")]
+    status = told(cycle_over(cluster), cluster.info(pod("p", cpu="2", labels={EXPLAIN: "zone"})))
+    assert status.schedulable
+    domains = [(part.topology_domain, part.schedulable, part.failed_message) for part in status.detailed_explanation]
+    assert domains == [("x", False, "0/2 nodes are available: 2 Insufficient cpu."), ("y", True, "")]
 
 
 class Api:
@@ -110,8 +110,8 @@ class Api:
         if self.failure is not None:
             raise self.failure
         assert subresource == "status"
-        one = self.there[body["metadata"]["uid"]]
-        one.status = wire.convert(body["status"], ScheduleExplanationStatus)
+        question = self.there[body["metadata"]["uid"]]
+        question.status = wire.convert(body["status"], ScheduleExplanationStatus)
         self.written.append((name, body["status"]))
 
     async def delete(self, kind: type, name: str, namespace: str, *, uid: str) -> None:
@@ -134,9 +134,9 @@ def service(api: Any, pods: Sequence[PodInfo], cycle: Cycle) -> ExplanationContr
 
 async def test_statuses_are_written_when_changed_and_once_a_minute() -> None:
     cluster = Cluster(node("a", cpu="1"))
-    one = cluster.info(pod("p", cpu="2"))
+    info = cluster.info(pod("p", cpu="2"))
     api = Api(question("q", "default/p"))
-    asked = service(api, [one], cycle_over(cluster))
+    asked = service(api, [info], cycle_over(cluster))
     for _ in range(10):  # twenty seconds
         await asked.sweep()
         await api.clock.advance(2)

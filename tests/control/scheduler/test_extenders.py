@@ -43,15 +43,15 @@ class Service:
         verb = request.match_info["verb"]
         self.asked.append((verb, await request.json()))
         await self.hold.wait()
-        found = self.answers.get(verb, 500)
-        return web.Response(status=found) if isinstance(found, int) else web.json_response(found)
+        answer = self.answers.get(verb, 500)
+        return web.Response(status=answer) if isinstance(answer, int) else web.json_response(answer)
 
     async def extenders(self, *configs: dict[str, Any]) -> Extenders:
         made = [ExtenderConfig(url_prefix=f"{self.server.url}/x", **config) for config in configs]
-        found = Extenders(made, self.registry)
-        await found.start()
-        self.started.append(found)
-        return found
+        made_extenders = Extenders(made, self.registry)
+        await made_extenders.start()
+        self.started.append(made_extenders)
+        return made_extenders
 
     def calls(self, verb: str, result: str) -> float:
         labels = {"extender": f"{self.server.url}/x", "verb": verb, "result": result}
@@ -63,8 +63,8 @@ async def service() -> AsyncIterator[Service]:
     made = Service()
     await made.server.start()
     yield made
-    for one in made.started:
-        await one.stop()
+    for extenders in made.started:
+        await extenders.stop()
     await made.server.stop()
 
 
@@ -82,13 +82,13 @@ async def test_an_extender_that_caches_nodes_gets_their_names(service: Service) 
     service.answers["filter"] = {
         "NodeNames": ["c"], "FailedNodes": {"a": "busy"}, "FailedAndUnresolvableNodes": {"b": "never"},
     }  # fmt: skip
-    found = await (await service.extenders(NAMES)).query(cycle.framework, cluster.info(pod("p")))
+    outcome = await (await service.extenders(NAMES)).query(cycle.framework, cluster.info(pod("p")))
     ((verb, body),) = service.asked
     assert (verb, sorted(body["NodeNames"]), body["Nodes"]) == ("filter", ["a", "b", "c"], None)
     assert body["Pod"]["metadata"]["name"] == "p"
-    assert found is not None
-    assert found.allowed == {"c"}
-    assert {name: (one.code_name, one.message) for name, one in found.refused.items()} == {
+    assert outcome is not None
+    assert outcome.allowed == {"c"}
+    assert {name: (refusal.code_name, refusal.message) for name, refusal in outcome.refused.items()} == {
         "a": ("Unschedulable", "busy"),
         "b": ("UnschedulableAndUnresolvable", "never"),
     }
@@ -98,22 +98,22 @@ async def test_an_extender_that_caches_nodes_gets_their_names(service: Service) 
 async def test_others_get_whole_nodes(service: Service) -> None:
     cluster, cycle = three()
     service.answers["filter"] = {"Nodes": {"items": [{"metadata": {"name": "b"}}]}}
-    found = await (await service.extenders(FILTER)).query(cycle.framework, cluster.info(pod("p")))
+    outcome = await (await service.extenders(FILTER)).query(cycle.framework, cluster.info(pod("p")))
     items = service.asked[0][1]["Nodes"]["items"]
     assert sorted(item["metadata"]["name"] for item in items) == ["a", "b", "c"]
     assert items[0]["status"]["allocatable"]["cpu"] == "8"
-    assert found is not None
-    assert found.allowed == {"b"}
+    assert outcome is not None
+    assert outcome.allowed == {"b"}
 
 
 async def test_the_next_extender_gets_the_remaining_nodes(service: Service) -> None:
     cluster, cycle = three()
     service.answers |= {"filter": {"NodeNames": ["a", "b"]}, "second": {"NodeNames": []}, "third": {}}
     asked = await service.extenders(NAMES, {**NAMES, "filter_verb": "second"}, {**NAMES, "filter_verb": "third"})
-    found = await asked.query(cycle.framework, cluster.info(pod("p")))
+    outcome = await asked.query(cycle.framework, cluster.info(pod("p")))
     assert [(verb, body["NodeNames"]) for verb, body in service.asked][1:] == [("second", ["a", "b"])]
-    assert found is not None
-    assert found.allowed == frozenset()
+    assert outcome is not None
+    assert outcome.allowed == frozenset()
 
 
 async def test_scores_are_weighted_and_summed(service: Service) -> None:
@@ -122,10 +122,10 @@ async def test_scores_are_weighted_and_summed(service: Service) -> None:
     service.answers["second"] = [{"Host": "a", "Score": 1}]
     configs = [{"prioritize_verb": verb, "weight": weight} for verb, weight in (("first", 2), ("second", 5))]
     asked = await service.extenders(*configs, {"prioritize_verb": "broken", "weight": 1})
-    found = await asked.query(cycle.framework, cluster.info(pod("p")))
-    assert found is not None
-    assert found.scores == {"a": 110, "b": 200}  # (3*2 + 1*5) * 10, 10*2 * 10
-    assert found.allowed == {"a", "b", "c"}
+    outcome = await asked.query(cycle.framework, cluster.info(pod("p")))
+    assert outcome is not None
+    assert outcome.scores == {"a": 110, "b": 200}  # (3*2 + 1*5) * 10, 10*2 * 10
+    assert outcome.allowed == {"a", "b", "c"}
     assert service.calls("prioritize", "error") == 1  # its scores are done without
 
 
@@ -155,9 +155,11 @@ async def test_failures_end_the_attempt_unless_they_may_be_ignored(service: Serv
     service.answers["filter"] = answer
     with pytest.raises(ExtenderError, match=text):
         await (await service.extenders(NAMES)).query(cycle.framework, cluster.info(pod("p")))
-    found = await (await service.extenders({**NAMES, "ignorable": True})).query(cycle.framework, cluster.info(pod("p")))
-    assert found is not None
-    assert found.allowed == {"a", "b", "c"}
+    outcome = await (await service.extenders({**NAMES, "ignorable": True})).query(
+        cycle.framework, cluster.info(pod("p"))
+    )
+    assert outcome is not None
+    assert outcome.allowed == {"a", "b", "c"}
 
 
 async def test_an_extender_that_does_not_answer_in_time(service: Service) -> None:
@@ -196,13 +198,13 @@ async def test_the_loop_calls_extenders_before_each_cycle_and_to_bind(service: S
     loop = Loop({"koord-scheduler": cycle}, cycle.cache, queue, reporter=reporter, extenders=extenders)
     binder = loop.binders["koord-scheduler"]
     service.answers |= {"filter": {"NodeNames": ["c"]}, "bind": {}}
-    one = cluster.info(pod("p"))
-    queue.add(one)
+    info = cluster.info(pod("p"))
+    queue.add(info)
     await loop.work_extended(extenders, queue.pop_run(1)[0])
     async with asyncio.timeout(60):
         await binder.idle()
     bound = [body for verb, body in service.asked if verb == "bind"]
-    assert bound == [{"PodName": "p", "PodNamespace": "default", "PodUID": one.uid, "Node": "c"}]
+    assert bound == [{"PodName": "p", "PodNamespace": "default", "PodUID": info.uid, "Node": "c"}]
     assert len(queue) == 0
     service.answers["filter"] = 500
     other = cluster.info(pod("q"))

@@ -69,8 +69,8 @@ def test_room_is_left(priority: int, scheduler: str, fits: bool) -> None:
         assert failure.value.text() == "0/1 nodes are available: 1 Insufficient cpu."
 
 
-def ended(one: Pod) -> Pod:
-    return msgspec.structs.replace(one, status=msgspec.structs.replace(one.status, phase="Failed"))
+def ended(pod: Pod) -> Pod:
+    return msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, phase="Failed"))
 
 
 STEPS: dict[str, tuple[Pod | None, list[str], list[str]]] = {
@@ -94,4 +94,4 @@ def test_the_index_follows_the_pods(after: Any, nodes: list[str], lost: list[str
     else:
         theirs.changed(before, after)
     assert (list(theirs.index.nodes()), theirs.lost) == (nodes, lost)
-    assert [one.uid for one in theirs.index.on(nodes[0], 0)] == ["theirs"] if nodes else True
+    assert [nominee.uid for nominee in theirs.index.on(nodes[0], 0)] == ["theirs"] if nodes else True

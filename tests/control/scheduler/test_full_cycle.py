@@ -23,8 +23,8 @@ from control.scheduler.config.args import (
     SchedulingHintArgs,
 )
 from control.scheduler.cycle.placement import Placement
+from control.scheduler.framework.runtime import EmptyQueue
 from control.scheduler.plugins.registry import PLUGINS
-from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod
 from koordlet.api.core.pod import ContainerPort, Volume
 from koordlet.api.crs.nodemetric import NodeMetric
@@ -70,8 +70,8 @@ NAMES = st.lists(st.sampled_from(("n0", "n1", "n2", "n9")), min_size=1, max_size
 @st.composite
 def koordinator_pods(draw: st.DrawFn) -> Pod:
     """Pods with volumes, hints, a class of priority and of service."""
-    one = draw(pods())
-    labels, notes = dict(one.metadata.labels), dict(one.metadata.annotations)
+    drawn = draw(pods())
+    labels, notes = dict(drawn.metadata.labels), dict(drawn.metadata.annotations)
     match draw(st.integers(0, 3)):
         case 0:
             labels["koordinator.sh/qosClass"] = "BE"
@@ -84,15 +84,15 @@ def koordinator_pods(draw: st.DrawFn) -> Pod:
             notes["scheduling.koordinator.sh/scheduling-hint"] = json.dumps({"preferredNodeNames": draw(NAMES)})
     changes: dict[str, Any] = {"priority": draw(st.sampled_from((None, None, 5)))}
     if draw(st.integers(0, 5)) == 3:
-        one.spec.containers[0].ports.append(ContainerPort(container_port=80, host_port=80))
+        drawn.spec.containers[0].ports.append(ContainerPort(container_port=80, host_port=80))
     if draw(st.integers(0, 3)):
         changes["volumes"] = convert(draw(pod_volumes(made=False)), list[Volume])
     if draw(st.integers(0, 3)):  # what concerns upstream's other plugins is seldom
         changes |= {"affinity": None, "node_selector": {}, "topology_spread_constraints": []}
     return msgspec.structs.replace(
-        one,
-        metadata=msgspec.structs.replace(one.metadata, labels=labels, annotations=notes),
-        spec=msgspec.structs.replace(one.spec, **changes),
+        drawn,
+        metadata=msgspec.structs.replace(drawn.metadata, labels=labels, annotations=notes),
+        spec=msgspec.structs.replace(drawn.spec, **changes),
     )
 
 
@@ -105,25 +105,18 @@ def nominees(draw: st.DrawFn) -> Pod:
     return pod(labels={"app": draw(apps)}, priority=draw(st.sampled_from((None, 5))), spec=spec)
 
 
-class Nominations:
-    """What a cycle asks of the queue."""
-
-    def __init__(self, cluster: Cluster, nominated: Sequence[Pod]) -> None:
-        self._by_node: dict[str, list[PodInfo]] = {}
-        for one in nominated:
-            self._by_node.setdefault(one.spec.node_name, []).append(cluster.info(one))
-
-    def nominated_nodes(self) -> list[str]:
-        return list(self._by_node)
-
-    def nominated_on(self, name: str) -> list[PodInfo]:
-        return self._by_node.get(name, [])
+def queue_beside(cluster: Cluster, nominated: Sequence[Pod]) -> EmptyQueue:
+    """A queue that has only nominations."""
+    queue = EmptyQueue()
+    for nominee in nominated:
+        queue.nominations.set(cluster.info(nominee), nominee.spec.node_name)
+    return queue
 
 
 @st.composite
 def reports(draw: st.DrawFn, name: str, there: list[Pod], now: float) -> NodeMetric:
-    said = []
-    for one in there:
+    usages = []
+    for existing in there:
         if draw(st.booleans()):
             resource = draw(st.sampled_from(("cpu", "cache", "memory", "io")))
             verdict = {
@@ -133,37 +126,37 @@ def reports(draw: st.DrawFn, name: str, there: list[Pod], now: float) -> NodeMet
                 "state": draw(st.sampled_from(("interfered", "recovering", "suspected"))),
                 "confidence": draw(st.sampled_from((0.4, 0.9))),
             }
-            kind = one.metadata.labels.get("koordinator.sh/priority-class", "")
+            kind = existing.metadata.labels.get("koordinator.sh/priority-class", "")
             used = pod_usage(
-                one.metadata.key, f"{draw(st.integers(0, 2000))}m", "1Gi", kind, interference=[verdict] * 2
+                existing.metadata.key, f"{draw(st.integers(0, 2000))}m", "1Gi", kind, interference=[verdict] * 2
             )
-            said.append(used | {"qos": draw(st.sampled_from(("LS", "LS", "BE")))})
+            usages.append(used | {"qos": draw(st.sampled_from(("LS", "LS", "BE")))})
     hurt = pod_usage("default/service", "1", "1Gi", interference=[
         {"container": c, "resource": "cpu", "cause": "neighbour", "state": "interfered", "confidence": 1.0}
         for c in "abc"[: draw(st.integers(0, 3))]
     ])  # fmt: skip
-    said.append(hurt | {"qos": "LS"})
+    usages.append(hurt | {"qos": "LS"})
     at = now - draw(st.sampled_from((0, 30, 170, 200)))
-    return metric(name, f"{draw(st.integers(0, 4000))}m", f"{draw(st.integers(0, 9))}Gi", at=at, pods=said)
+    return metric(name, f"{draw(st.integers(0, 4000))}m", f"{draw(st.integers(0, 9))}Gi", at=at, pods=usages)
 
 
 @settings(max_examples=70, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.data())
 def test_cycles_with_everything_agree_with_the_plain_ones(data: st.DataObject) -> None:
     listed = [data.draw(nodes(i)) for i in range(data.draw(st.integers(1, 3)))]
-    for one in listed:
+    for member in listed:
         if data.draw(st.integers(0, 3)):
-            one.spec.taints, one.spec.unschedulable = [], False
+            member.spec.taints, member.spec.unschedulable = [], False
         if data.draw(st.booleans()):
-            one.status.allocatable["nvidia.com/gpu"] = one.status.allocatable["pods"]
+            member.status.allocatable["nvidia.com/gpu"] = member.status.allocatable["pods"]
     cluster = Cluster(*listed)
     clock = FakeClock(NOW)
     cluster.use(clock=clock)
     world = World(listed, [], storage=data.draw(storages(len(listed))), metrics={}, since={})
     cluster.use(objects=StorageObjects(world.storage))
-    names = st.sampled_from([one.metadata.name for one in listed])
-    world.nominated = [on(one, data.draw(names)) for one in data.draw(st.lists(nominees(), max_size=2))]
-    cluster.use(queue=Nominations(cluster, world.nominated))
+    names = st.sampled_from([node.metadata.name for node in listed])
+    world.nominated = [on(nominee, data.draw(names)) for nominee in data.draw(st.lists(nominees(), max_size=2))]
+    cluster.use(queue=queue_beside(cluster, world.nominated))
     cycle = cycle_of(cluster, POINTS, PLUGINS, args=ARGS, weights=WEIGHTS)
     placed: list[tuple[Placement, Pod, dict[str, str], list[str]]] = []
     for _ in range(data.draw(st.integers(4, 9))):
@@ -174,21 +167,21 @@ def test_cycles_with_everything_agree_with_the_plain_ones(data: st.DataObject) -
                 clock.jump(data.draw(st.sampled_from((10.0, 100.0, 180.0))))
             case 2 | 3:
                 name = data.draw(names)
-                there = [one for _, one, *_ in placed if one.spec.node_name == name]
+                there = [pod for _, pod, *_ in placed if pod.spec.node_name == name]
                 report = data.draw(reports(name, there, clock.now()))
                 world.metrics = {**world.metrics, name: report}
                 for plugin in ("LoadAwareScheduling", "InterferenceAware"):
                     cycle.framework.plugins[plugin].set_metric(report)  # type: ignore[attr-defined]
         world.now = clock.now()
-        world.pods = [one for _, one, *_ in placed]
+        world.pods = [pod for _, pod, *_ in placed]
         world.storage.promised = {volume: claim for *_, matched, _ in placed for claim, volume in matched.items()}
         world.storage.being_made = {
             claim: placement.node for placement, _, _, to_make in placed for claim in to_make
         }  # fmt: skip
-        one = data.draw(koordinator_pods())  # type: ignore[assignment]
-        found = agree(cycle, cluster, one, world, PlainCycle(EXTRA))  # type: ignore[arg-type]
-        if found is not None:
-            node = next(n for n in listed if n.metadata.name == found.node)
-            _, matched, to_make = volumes.placed(one, node, world)  # type: ignore[arg-type]
-            placed.append((found, on(one, found.node), matched, to_make))  # type: ignore[arg-type]
-            world.since = {**world.since, one.metadata.uid: clock.now()}
+        member = data.draw(koordinator_pods())  # type: ignore[assignment]
+        chosen = agree(cycle, cluster, member, world, PlainCycle(EXTRA))  # type: ignore[arg-type]
+        if chosen is not None:
+            node = next(n for n in listed if n.metadata.name == chosen.node)
+            _, matched, to_make = volumes.placed(member, node, world)  # type: ignore[arg-type]
+            placed.append((chosen, on(member, chosen.node), matched, to_make))  # type: ignore[arg-type]
+            world.since = {**world.since, member.metadata.uid: clock.now()}

@@ -68,8 +68,8 @@ async def test_the_release_of_a_rejected_pod_wakes_a_pod_that_lacked_its_room() 
     loop = Loop({"koord-scheduler": cycle}, cycle.cache, queue)
 
     first, second = cluster.info(pod("first", labels={"permit": "wait"})), cluster.info(pod("second"))
-    for one in (first, second):
-        queue.add(one)
+    for info in (first, second):
+        queue.add(info)
         loop.work(queue.pop_run(1))
     assert first.assumed
     assert queue.counts()["unschedulable"] == 1  # second lacks the cpu that first holds
@@ -111,13 +111,13 @@ async def test_a_pod_that_a_plugin_wants_next_leaves_the_queue_at_once() -> None
         taken=lambda seconds: metrics.next_pod.observe((), seconds),
     )
     first, between, wanted = (cluster.info(pod(name)) for name in ("first", "between", "wanted"))
-    for one in (first, between, wanted):
-        queue.add(one)
+    for info in (first, between, wanted):
+        queue.add(info)
     follower = framework.plugins["Follower"]
     assert isinstance(follower, Follower)
     follower.wanted = wanted
     loop.work(queue.pop_run(1))
-    assert [one.assumed for one in (first, between, wanted)] == [True, False, True]
+    assert [pod.assumed for pod in (first, between, wanted)] == [True, False, True]
     assert registry.get_sample_value("scheduler_next_pod_delete_from_queue_latency_count") == 1
     async with asyncio.timeout(60):
         await loop.binders["koord-scheduler"].idle()

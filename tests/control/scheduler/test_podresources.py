@@ -14,13 +14,13 @@ from tests.control.scheduler.build import pod
 
 
 def test_a_pods_series() -> None:
-    one = pod("p", cpu="1500m", memory="1Gi", on="n1", priority=7, limits={"cpu": "2"}, nvidia__com="0")
+    candidate = pod("p", cpu="1500m", memory="1Gi", on="n1", priority=7, limits={"cpu": "2"}, nvidia__com="0")
     who = 'namespace="default",pod="p",node="n1",scheduler="koord-scheduler",priority="7"'
-    assert list(series("r", one, pod_requests(one))) == [
+    assert list(series("r", candidate, pod_requests(candidate))) == [
         f'r{{{who},resource="cpu",unit="cores"}} 1.5\n',
         f'r{{{who},resource="memory",unit="bytes"}} 1073741824.0\n',
     ]
-    assert list(series("l", one, pod_limits(one))) == [f'l{{{who},resource="cpu",unit="cores"}} 2.0\n']
+    assert list(series("l", candidate, pod_limits(candidate))) == [f'l{{{who},resource="cpu",unit="cores"}} 2.0\n']
     pending = pod("p", cpu=None, memory=None, example_com__gpu="2")
     (line,) = series("r", pending, pod_requests(pending))
     assert 'node="",' in line

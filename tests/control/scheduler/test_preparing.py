@@ -102,10 +102,10 @@ def test_a_skipped_plugin_takes_no_part() -> None:
 
 def test_nothing_is_claimed_when_nothing_is_nominated() -> None:
     cluster, cycle, lender = world()
-    one = cluster.info(pod(cpu="1", labels={"borrows": "yes", "nominate": "no"}))
+    info = cluster.info(pod(cpu="1", labels={"borrows": "yes", "nominate": "no"}))
     with pytest.raises(CycleFailed, match="nothing to take"):
-        cycle.place(one)
-    assert one.row < 0
+        cycle.place(info)
+    assert info.row < 0
     assert not cycle.cache.assumed
     assert Fits.name in cycle.framework.plugins
     assert lender.nominated == [0]

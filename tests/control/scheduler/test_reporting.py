@@ -66,12 +66,12 @@ async def reporter(
     monitor = AttemptMonitor(lambda: 0.0, lambda profile: None)
     client: Any = api
     clock = clock or FakeClock()
-    found = UserReporter(Subjects(PodSubject(client, clock, current)), client, metrics, monitor, clock)
-    await found.start()
+    user_reporter = UserReporter(Subjects(PodSubject(client, clock, current)), client, metrics, monitor, clock)
+    await user_reporter.start()
     try:
-        yield found, metrics
+        yield user_reporter, metrics
     finally:
-        await found.stop()
+        await user_reporter.stop()
 
 
 async def settle() -> None:
@@ -80,10 +80,10 @@ async def settle() -> None:
 
 
 async def test_a_rejection_becomes_event_and_condition() -> None:
-    api, one = Api(), pod("a")
-    info = Cluster().info(one)
-    async with reporter(api, lambda key: one) as (found, _):
-        found.failed(info, unschedulable("no"), "0/1 nodes are available: 1 no.", "n1")
+    api, stored = Api(), pod("a")
+    info = Cluster().info(stored)
+    async with reporter(api, lambda key: stored) as (failures, _):
+        failures.failed(info, unschedulable("no"), "0/1 nodes are available: 1 no.", "n1")
         await settle()
     assert api.events == [("FailedScheduling", "0/1 nodes are available: 1 no.")]
     (status,) = api.patches
@@ -100,10 +100,10 @@ async def test_a_rejection_becomes_event_and_condition() -> None:
 )
 async def test_an_equal_condition_is_not_written_again(message: str, nominated: str | None, sent: list[Any]) -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "SchedulerError", "message": "same"}
-    one = pod("a", status={"conditions": [condition], "nominatedNodeName": "n1"})
-    api, info = Api(), Cluster().info(one)
-    async with reporter(api, lambda key: one) as (found, _):
-        found.failed(info, error("x"), message, nominated)
+    candidate = pod("a", status={"conditions": [condition], "nominatedNodeName": "n1"})
+    api, info = Api(), Cluster().info(candidate)
+    async with reporter(api, lambda key: candidate) as (failures, _):
+        failures.failed(info, error("x"), message, nominated)
         await settle()
     assert api.patches == sent
 
@@ -112,20 +112,20 @@ async def test_an_equal_condition_is_not_written_again(message: str, nominated: 
 async def test_the_condition_names_the_generation_that_it_is_about(observed: int, writes: int) -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "same"}
     known = {"conditions": [condition | {"observedGeneration": observed}]}
-    api, one = Api(), pod("a", metadata={"name": "a", "generation": 3}, status=known)
-    async with reporter(api, lambda key: one) as (found, _):
-        found.failed(Cluster().info(one), unschedulable("x"), "same", None)
+    api, stored = Api(), pod("a", metadata={"name": "a", "generation": 3}, status=known)
+    async with reporter(api, lambda key: stored) as (failures, _):
+        failures.failed(Cluster().info(stored), unschedulable("x"), "same", None)
         await settle()
     assert [status["conditions"][0]["observedGeneration"] for status in api.patches] == [3] * writes
 
 
 async def test_of_several_failures_the_newest_is_written() -> None:
-    api, one = Api(), pod("a")
-    info = Cluster().info(one)
+    api, stored = Api(), pod("a")
+    info = Cluster().info(stored)
     api.open.clear()
-    async with reporter(api, lambda key: one) as (found, _):
+    async with reporter(api, lambda key: stored) as (failures, _):
         for number in range(5):
-            found.failed(info, error("x"), f"failure {number}", None)
+            failures.failed(info, error("x"), f"failure {number}", None)
             await settle()
         api.open.set()
         await settle()
@@ -134,25 +134,25 @@ async def test_of_several_failures_the_newest_is_written() -> None:
 
 @pytest.mark.parametrize("gone", ["deleted", "bound"])
 async def test_nothing_is_written_to_a_pod_that_is_gone_or_bound(gone: str) -> None:
-    one = pod("a")
+    candidate = pod("a")
     now = (
         None
         if gone == "deleted"
-        else msgspec.structs.replace(one, spec=msgspec.structs.replace(one.spec, node_name="n"))
+        else msgspec.structs.replace(candidate, spec=msgspec.structs.replace(candidate.spec, node_name="n"))
     )
     api = Api()
-    async with reporter(api, lambda key: now) as (found, _):
-        found.failed(Cluster().info(one), error("x"), "text", None)
+    async with reporter(api, lambda key: now) as (failures, _):
+        failures.failed(Cluster().info(candidate), error("x"), "text", None)
         await settle()
     assert api.patches == []
 
 
 async def test_a_failed_write_is_counted_and_others_go_on() -> None:
-    one = pod("a")
+    candidate = pod("a")
     api, cluster = Api(NotFound(404), ServerError(500)), Cluster()
-    async with reporter(api, lambda key: one) as (found, metrics):
+    async with reporter(api, lambda key: candidate) as (failures, metrics):
         for name in ("a", "b", "c"):
-            found.failed(cluster.info(pod(name)), error("x"), "text", None)
+            failures.failed(cluster.info(pod(name)), error("x"), "text", None)
             await settle()
         assert metrics.patch_failures._value.get() == 1
     assert len(api.patches) == 3
@@ -170,10 +170,10 @@ async def test_a_failed_write_is_counted_and_others_go_on() -> None:
     ids=["500", "429", "no connection", "another pod of that name", "no pod"],
 )
 async def test_temporary_failures_are_retried(failure: Exception, again: bool) -> None:
-    one, clock = pod("a"), FakeClock()
+    stored, clock = pod("a"), FakeClock()
     api = Api(failure)
-    async with reporter(api, lambda key: one, clock) as (found, _):
-        found.failed(Cluster().info(one), error("x"), "text", "n1")
+    async with reporter(api, lambda key: stored, clock) as (failures, _):
+        failures.failed(Cluster().info(stored), error("x"), "text", "n1")
         await settle()
         assert len(api.patches) == 1
         await clock.advance(RETRY_S)
@@ -186,14 +186,14 @@ async def test_temporary_failures_are_retried(failure: Exception, again: bool) -
 
 
 async def test_a_newer_condition_or_a_node_replaces_a_failed_write() -> None:
-    one, clock = pod("a"), FakeClock()
-    placed = msgspec.structs.replace(one, spec=msgspec.structs.replace(one.spec, node_name="n"))
-    now = [one]
-    api, info = Api(ServerError(500), ServerError(500)), Cluster().info(one)
-    async with reporter(api, lambda key: now[0], clock) as (found, _):
-        found.failed(info, error("x"), "older", None)
+    stored, clock = pod("a"), FakeClock()
+    placed = msgspec.structs.replace(stored, spec=msgspec.structs.replace(stored.spec, node_name="n"))
+    now = [stored]
+    api, info = Api(ServerError(500), ServerError(500)), Cluster().info(stored)
+    async with reporter(api, lambda key: now[0], clock) as (failures, _):
+        failures.failed(info, error("x"), "older", None)
         await settle()
-        found.failed(info, error("x"), "newer", None)
+        failures.failed(info, error("x"), "newer", None)
         await clock.advance(RETRY_S)
         await settle()
         assert [status["conditions"][0]["message"] for status in api.patches] == ["older", "newer"]

@@ -20,7 +20,7 @@ from koordlet.app.gates import FeatureGates, GateError
     [
         (["--port=65536"], "--port: 65536 must be between 0 and 65535"),
         (["--address=here"], '--address: "here" is not an IP address'),
-        (["--leader-elect=perhaps"], "neither true nor false"),
+        (["--leader-elect=perhaps"], 'invalid argument "perhaps" for --leader-elect'),
         (["file.yaml"], 'unexpected argument "file.yaml"'),
         (["--no-such"], "unknown flag: --no-such"),
     ],
@@ -37,6 +37,14 @@ def test_defaults_and_short_forms() -> None:
     assert options.pod_max_in_unschedulable_pods_duration == 300
     short = read(SchedulerOptions, ["-s=20", "-f", "-d"])
     assert (short.debug_scores, short.debug_filters, short.debug_diagnosis) == (20, True, True)
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [([], None), (["--leader-elect"], True), (["--leader-elect=TRUE"], True), (["--leader-elect=0", "--v=1"], False)],
+)
+def test_leader_election_is_switched_like_in_go(args: list[str], expected: bool | None) -> None:
+    assert read(SchedulerOptions, args).leader_elect is expected
 
 
 def test_the_shipped_deployments_flags_are_accepted() -> None:
@@ -84,8 +92,8 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
         "leaderElection: {resourceName: a, leaseDuration: 1m}\nclientConnection: {qps: 7, kubeconfig: x}\n"
     )
     flags = ["--leader-elect=false", "--leader-elect-renew-deadline=5s", "--kube-api-burst=3", "--kubeconfig=y"]
-    given = read_settings(read(SchedulerOptions, [f"--config={path}", *flags])).configuration
-    lease, connection = given.leader_election, given.client_connection
+    configuration = read_settings(read(SchedulerOptions, [f"--config={path}", *flags])).configuration
+    lease, connection = configuration.leader_election, configuration.client_connection
     assert (lease.leader_elect, lease.resource_name, str(lease.lease_duration)) == (False, "a", "1m0s")
     assert str(lease.renew_deadline) == "5s"
     assert (connection.qps, connection.burst, connection.kubeconfig) == (7, 3, "y")

@@ -19,7 +19,7 @@ def with_images(name: str, **sizes: int) -> ImageNode:
 def test_the_page_of_a_node_lists_what_is_counted_on_it() -> None:
     pool = ImagePool()
     cluster = Cluster(
-        *(pool.trim(one) for one in (with_images("a", x=5, y=7), with_images("b", x=5), with_images("c")))
+        *(pool.trim(node) for node in (with_images("a", x=5, y=7), with_images("b", x=5), with_images("c")))
     )
     term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}}
     anti = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
@@ -30,14 +30,14 @@ def test_the_page_of_a_node_lists_what_is_counted_on_it() -> None:
         pod("picky", on="a", spec={"affinity": anti, "volumes": [claim], "containers": [port]}),
     )
     services = Services(cluster.table, (), lambda: True)
-    found = services.node("a")
-    assert [one["metadata"]["name"] for one in found["pods"]] == ["picky", "plain"]
+    page = services.node("a")
+    assert [pod["metadata"]["name"] for pod in page["pods"]] == ["picky", "plain"]
     for key in ("podsWithAffinity", "podsWithRequiredAntiAffinity"):
-        assert [one["metadata"]["name"] for one in found[key]] == ["picky"]
-    assert found["usedPorts"] == {"0.0.0.0": [{"Protocol": "TCP", "Port": 8080}]}
-    assert (found["requested"]["MilliCPU"], found["remaining"]["MilliCPU"]) == (3000, 5000)
-    assert found["pvcRefCounts"] == {"default/data": 1}
-    assert found["imageStates"] == {
+        assert [pod["metadata"]["name"] for pod in page[key]] == ["picky"]
+    assert page["usedPorts"] == {"0.0.0.0": [{"Protocol": "TCP", "Port": 8080}]}
+    assert (page["requested"]["MilliCPU"], page["remaining"]["MilliCPU"]) == (3000, 5000)
+    assert page["pvcRefCounts"] == {"default/data": 1}
+    assert page["imageStates"] == {
         "x:1": {"Size": 5, "NumNodes": 2},
         "x@sha": {"Size": 5, "NumNodes": 2},
         "y:1": {"Size": 7, "NumNodes": 1},
@@ -56,11 +56,11 @@ def test_a_generation_grows_with_every_change_of_its_node_only() -> None:
         return services.node("a")["generation"], services.node("b")["generation"]
 
     first = generations()
-    (one,) = cluster.put(pod(on="a"))
+    (info,) = cluster.put(pod(on="a"))
     second = generations()
     cluster.table.set_node(node("a", cpu="9"))
     third = generations()
-    cluster.table.remove_pod(one)
+    cluster.table.remove_pod(info)
     fourth = generations()
     assert first[0] < second[0] < third[0] < fourth[0]
     assert {now[1] for now in (first, second, third, fourth)} == {first[1]}

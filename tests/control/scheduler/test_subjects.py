@@ -136,7 +136,9 @@ class Scene:
             "preBind": ("Claims", "DefaultPreBind"),
             "bind": ("Claims", "DefaultBinder"),
         }
-        plugins = {one.name: one for one in (PrioritySort, NodeResourcesFit, Claims, DefaultPreBind, DefaultBinder)}
+        plugins = {
+            plugin.name: plugin for plugin in (PrioritySort, NodeResourcesFit, Claims, DefaultPreBind, DefaultBinder)
+        }
         framework = framework_of(cluster, points, plugins)
         claims = framework.plugins["Claims"]
         assert isinstance(claims, Claims)

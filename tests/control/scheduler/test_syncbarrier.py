@@ -32,7 +32,7 @@ class World:
 
     def __init__(self, *store: Pod, failures: tuple[Exception, ...] = ()) -> None:
         self.clock = FakeClock()
-        self.store = {one.metadata.key: one for one in store}
+        self.store = {pod.metadata.key: pod for pod in store}
         self.counted: dict[str, str] = {}
         self.failures = list(failures)
         self.marks: list[Any] = []
@@ -51,8 +51,8 @@ class World:
         )  # fmt: skip
         return asyncio.create_task(barrier.passed())
 
-    def put(self, one: Pod) -> None:
-        self.store[one.metadata.key] = one
+    def put(self, pod: Pod) -> None:
+        self.store[pod.metadata.key] = pod
 
 
 async def test_it_waits_for_the_mark_and_for_the_newest_pod_with_a_node() -> None:

@@ -28,11 +28,11 @@ def test_counts_requests_and_pods() -> None:
 
 def test_a_removed_node_with_pods_keeps_its_row_until_they_are_gone() -> None:
     cluster = Cluster(node("a"))
-    (one,) = cluster.put(pod(on="a"))
+    (info,) = cluster.put(pod(on="a"))
     cluster.table.remove_node("a")
     assert cluster.table.row("a") is None
     assert not cluster.table.valid[0]
-    cluster.table.remove_pod(one)
+    cluster.table.remove_pod(info)
     assert cluster.table.rows == {}
     assert cluster.table.set_node(node("b")) == 0  # the row is used again
     assert cluster.table.requested[:, 0].tolist() == [0] * len(cluster.table.resources)
@@ -40,9 +40,9 @@ def test_a_removed_node_with_pods_keeps_its_row_until_they_are_gone() -> None:
 
 def test_a_pod_counts_once() -> None:
     cluster = Cluster(node("a"))
-    (one,) = cluster.put(pod(on="a"))
+    (info,) = cluster.put(pod(on="a"))
     with pytest.raises(ValueError, match="already counted on a"):
-        cluster.table.add_pod(one, "a")
+        cluster.table.add_pod(info, "a")
 
 
 def test_equal_pods_share_a_shape_and_others_do_not() -> None:
@@ -64,23 +64,23 @@ def test_what_the_scheduler_writes_is_no_part_of_the_shape() -> None:
 def test_a_pod_counts_with_adjusted_amounts() -> None:
     cluster = Cluster(node("a"), node("b"))
     table = cluster.table
-    (one,) = cluster.put(pod(cpu="4", memory="1Gi", on="a"))
-    less = table.adjust(one, [(CPU, -3000)])
+    (info,) = cluster.put(pod(cpu="4", memory="1Gi", on="a"))
+    less = table.adjust(info, [(CPU, -3000)])
     assert less == ()
     assert (table.requested[CPU, 0], table.nonzero[CPU, 0]) == (1000, 1000)
     with table.what_if() as trial:
-        trial.remove(one)
+        trial.remove(info)
         assert table.requested[CPU, 0] == 0
-        trial.add(one, 1)
+        trial.add(info, 1)
         assert table.requested[CPU, :2].tolist() == [0, 1000]
     assert table.requested[CPU, :2].tolist() == [1000, 0]
-    before = table.adjust(one, [(CPU, -1000)])
+    before = table.adjust(info, [(CPU, -1000)])
     assert table.requested[CPU, 0] == 3000
-    table.adjust(one, before)
+    table.adjust(info, before)
     assert table.requested[CPU, 0] == 1000
-    table.adjust(one, ())
+    table.adjust(info, ())
     assert table.requested[CPU, 0] == 4000
-    table.remove_pod(one)
+    table.remove_pod(info)
     assert table.requested[:, 0].tolist() == [0] * len(table.resources)
 
 

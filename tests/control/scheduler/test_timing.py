@@ -79,14 +79,14 @@ def test_the_status_of_every_extension_point_is_observed() -> None:
         for _ in range(SAMPLE_INTERVAL):  # the last of them is measured
             with suppress(FitError, CycleFailed):
                 cycle.place(cluster.info(pod(**more)))
-    told = {
+    statuses = {
         (sample.labels["extension_point"], sample.labels["status"])
         for family in registry.collect()
         for sample in family.samples
         if sample.name == "scheduler_plugin_execution_duration_seconds_count"
         and sample.labels["plugin"] == "Everywhere"
     }
-    assert told == {
+    assert statuses == {
         ("BeforePreFilter", "Success"),
         ("PreFilter", "Skip"),
         ("AfterPreFilter", "Success"),
@@ -118,7 +118,7 @@ def test_every_tenth_cycle_is_measured_without_changing_plugins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "point", "status"),
+    ("subject", "point", "status"),
     [
         (pod("big", cpu="100"), "Filter", "Unschedulable"),
         (pod("refused", labels={"reserve": "no"}), "Reserve", "Unschedulable"),
@@ -126,13 +126,13 @@ def test_every_tenth_cycle_is_measured_without_changing_plugins() -> None:
     ],
     ids=["filter", "reserve", "permit"],
 )
-async def test_the_status_of_a_point_is_the_one_that_ended_it(one: Pod, point: str, status: str) -> None:
+async def test_the_status_of_a_point_is_the_one_that_ended_it(subject: Pod, point: str, status: str) -> None:
     registry, cluster = CollectorRegistry(), Cluster(node("a"))
     cycle = measured(cluster, registry)
     for _ in range(SAMPLE_INTERVAL - 1):
         cycle.place(cluster.info(pod(cpu="10m")))
     with suppress(FitError, CycleFailed):
-        cycle.place(cluster.info(one))
+        cycle.place(cluster.info(subject))
     labels = {"extension_point": point, "status": status, "profile": "koord-scheduler"}
     assert registry.get_sample_value("scheduler_framework_extension_point_duration_seconds_count", labels) == 1
 
@@ -156,9 +156,9 @@ def test_evaluations_are_counted_for_every_attempt() -> None:
 
 def test_buckets_include_their_upper_bound() -> None:
     registry = CollectorRegistry()
-    found = SecondsHistogram(registry, "x", "X.", ("a",), exponential(1, 2, 3))
+    histogram = SecondsHistogram(registry, "x", "X.", ("a",), exponential(1, 2, 3))
     for seconds in (0.5, 1, 3, 9):
-        found.observe(("v",), seconds)
+        histogram.observe(("v",), seconds)
     expected = {"1.0": 2, "2.0": 2, "4.0": 3, "+Inf": 4}
     assert {le: registry.get_sample_value("x_bucket", {"a": "v", "le": le}) for le in expected} == expected
     assert registry.get_sample_value("x_sum", {"a": "v"}) == 13.5

@@ -20,17 +20,17 @@ BATCH_CPU, OLD_CPU = "kubernetes.io/batch-cpu", "koordinator.sh/batch-cpu"
 
 
 def gates(*on: str) -> FeatureGates:
-    found = FeatureGates(SCHEDULER)
-    found.set(dict.fromkeys(on, True))
-    return found
+    feature_gates = FeatureGates(SCHEDULER)
+    feature_gates.set(dict.fromkeys(on, True))
+    return feature_gates
 
 
-def requests(one: Pod) -> dict[str, str]:
-    return {name: str(amount) for name, amount in one.spec.containers[0].resources.requests.items()}
+def requests(pod: Pod) -> dict[str, str]:
+    return {name: str(amount) for name, amount in pod.spec.containers[0].resources.requests.items()}
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("amounts", "expected"),
     [
         ({OLD_CPU: "500"}, {BATCH_CPU: "500"}),
         ({OLD_CPU: "500", BATCH_CPU: "100"}, {OLD_CPU: "500", BATCH_CPU: "100"}),
@@ -39,15 +39,15 @@ def requests(one: Pod) -> dict[str, str]:
     ],
     ids=["renamed", "both-stay", "device", "untouched"],
 )
-def test_deprecated_names_of_requests(given: dict[str, str], expected: dict[str, str]) -> None:
-    body = {"containers": [{"name": "main", "resources": {"requests": given, "limits": given}}]}
-    body |= {"initContainers": body["containers"], "overhead": given}  # type: ignore[dict-item]
-    one = transform_pod(pod(spec=body), gates())
+def test_deprecated_names_of_requests(amounts: dict[str, str], expected: dict[str, str]) -> None:
+    body = {"containers": [{"name": "main", "resources": {"requests": amounts, "limits": amounts}}]}
+    body |= {"initContainers": body["containers"], "overhead": amounts}  # type: ignore[dict-item]
+    transformed = transform_pod(pod(spec=body), gates())
     for resources in (
-        one.spec.containers[0].resources.requests,
-        one.spec.containers[0].resources.limits,
-        one.spec.init_containers[0].resources.requests,
-        one.spec.overhead,
+        transformed.spec.containers[0].resources.requests,
+        transformed.spec.containers[0].resources.limits,
+        transformed.spec.init_containers[0].resources.requests,
+        transformed.spec.overhead,
     ):
         assert {name: str(amount) for name, amount in resources.items()} == expected
 
@@ -55,9 +55,9 @@ def test_deprecated_names_of_requests(given: dict[str, str], expected: dict[str,
 def test_deprecated_names_in_the_device_annotation() -> None:
     key = "scheduling.koordinator.sh/device-allocated"
     text = json.dumps({"gpu": [{"minor": 0, "resources": {"kubernetes.io/gpu-core": "100"}}]})
-    one = transform_pod(pod(annotations={key: text}), gates())
-    found = json.loads(one.metadata.annotations[key])
-    assert found["gpu"][0]["resources"] == {"koordinator.sh/gpu-core": "100"}
+    transformed = transform_pod(pod(annotations={key: text}), gates())
+    devices = json.loads(transformed.metadata.annotations[key])
+    assert devices["gpu"][0]["resources"] == {"koordinator.sh/gpu-core": "100"}
     broken = transform_pod(pod(annotations={key: '{"kubernetes.io/gpu-core'}), gates())
     assert broken.metadata.annotations[key] == '{"kubernetes.io/gpu-core'
 
@@ -75,8 +75,8 @@ def test_deprecated_names_in_the_device_annotation() -> None:
 )
 def test_replaced_resources(text: str, expected: dict[str, str]) -> None:
     annotations = {"pod.koordinator.sh/replace-resources": text}
-    one = transform_pod(pod(cpu="1500m", annotations=annotations), gates("ReplaceResourcesTransformer"))
-    assert requests(one) == expected
+    transformed = transform_pod(pod(cpu="1500m", annotations=annotations), gates("ReplaceResourcesTransformer"))
+    assert requests(transformed) == expected
     assert requests(transform_pod(pod(annotations=annotations), gates())) == {"cpu": "1", "memory": "1Gi"}
 
 
@@ -105,10 +105,10 @@ def test_preemption_policy_by_label() -> None:
 
 
 def test_the_schedulers_name_by_label() -> None:
-    one = transform_pod(pod(labels={"scheduling.koordinator.sh/scheduler-name": "other"}), gates())
-    assert one.spec.scheduler_name == "other"
+    transformed = transform_pod(pod(labels={"scheduling.koordinator.sh/scheduler-name": "other"}), gates())
+    assert transformed.spec.scheduler_name == "other"
     key = "internal.scheduling.koordinator.sh/original-scheduler-name"
-    assert one.metadata.annotations[key] == "koord-scheduler"
+    assert transformed.metadata.annotations[key] == "koord-scheduler"
     assert key not in transform_pod(pod(), gates()).metadata.annotations
     same = {"scheduling.koordinator.sh/scheduler-name": "koord-scheduler"}
     assert key not in transform_pod(pod(labels=same), gates()).metadata.annotations, "nothing changed"
@@ -127,13 +127,13 @@ def test_the_schedulers_name_by_label() -> None:
     ids=["subtracted", "never-below-zero", "default-policy", "other-policy", "cpus", "malformed"],
 )
 def test_node_reservations(reservation: Any, expected: dict[str, str]) -> None:
-    one = node(
+    machine = node(
         "n",
         annotations={"node.koordinator.sh/reservation": json.dumps(reservation)},
         **{"kubernetes.io__batch_cpu": "4k"},  # type: ignore[arg-type]
     )
-    found = transform_node(one).status.allocatable
-    assert {name: str(found[name]) for name in expected} == expected
+    allocatable = transform_node(machine).status.allocatable
+    assert {name: str(allocatable[name]) for name in expected} == expected
 
 
 def test_devices_and_quotas() -> None:

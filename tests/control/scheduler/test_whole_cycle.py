@@ -41,8 +41,8 @@ def test_cycles_agree_with_the_plain_ones(data: st.DataObject) -> None:
             gone = data.draw(st.integers(0, len(placed) - 1))
             cycle.cache.remove_pod(placed.pop(gone).uid)
             bound.pop(gone)
-        one = data.draw(pods())
-        chosen = agree(cycle, cluster, one, World(listed, bound), PlainCycle())
+        subject = data.draw(pods())
+        chosen = agree(cycle, cluster, subject, World(listed, bound), PlainCycle())
         if chosen is not None:
             placed.append(chosen.pod)
-            bound.append(on(one, chosen.node))
+            bound.append(on(subject, chosen.node))

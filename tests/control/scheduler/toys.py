@@ -11,6 +11,7 @@ import numpy as np
 from control.scheduler.cycle.cycle import Cycle
 from control.scheduler.framework.plugin import CycleState, Plugin, Reads, default_normalize
 from control.scheduler.framework.profile import Framework
+from control.scheduler.framework.runtime import EmptyQueue
 from control.scheduler.framework.status import SUCCESS, Code, PluginStatus, unschedulable, wait
 from control.scheduler.framework.waitingpods import WaitingPods
 from control.scheduler.queue import QueueProfile, SchedulingQueue
@@ -162,9 +163,17 @@ def evaluated(
 ) -> tuple[RowArray, Callable[[], IntArray]]:
     """The feasible rows among `rows`, and a function that returns their totals, as the cycle computes both."""
     calls, cached = cycle.framework, cycle._equivalence.of(pod)
-    cached.filter(calls, state, pod)
+    cached.filter(calls, state, pod, rows)
     feasible = cycle._feasibility.rows(calls, state, pod, cached, rows)
     return feasible, lambda: cycle._scoring.totals(calls, state, pod, cached, feasible)
+
+
+def queue_with(node: str, *nominated: PodInfo) -> EmptyQueue:
+    """A queue that has only pods nominated to a node."""
+    queue = EmptyQueue()
+    for pod in nominated:
+        queue.nominations.set(pod, node)
+    return queue
 
 
 def queue_of(framework: Framework, now: Callable[[], float] = lambda: 0.0) -> SchedulingQueue:

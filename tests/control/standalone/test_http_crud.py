@@ -455,3 +455,45 @@ async def test_stopping_ends_watches(http: Any, server: ApiServer) -> None:
         await http("POST", CMS, {"metadata": {"generateName": "x-"}})
     await server.stop()
     await asyncio.wait_for(task, 60)
+
+
+async def test_ephemeral_containers_are_validated_and_only_added(http: Any) -> None:
+    await http("POST", PODS, pod("debugged"))
+    url = f"{PODS}/debugged/ephemeralcontainers"
+    strategic = "application/strategic-merge-patch+json"
+
+    async def added(**container: Any) -> Any:
+        return await http("PATCH", url, {"spec": {"ephemeralContainers": [container]}}, content_type=strategic)
+
+    for container, reason in (
+        ({"name": "../../../../etc/x", "image": "i"}, "spec.ephemeralContainers[0].name: Invalid value"),
+        ({"name": "c", "image": "i"}, "spec.ephemeralContainers[0].name: Duplicate value"),
+        ({"name": "e", "image": ""}, "spec.ephemeralContainers[0].image: Required value"),
+        ({"name": "e", "image": "i", "targetContainerName": "no"}, "targetContainerName: Not found"),
+        ({"name": "e", "image": "i", "ports": [{"containerPort": 1}]}, "ports: Forbidden"),
+        ({"name": "e", "image": "i", "resources": {"limits": {"cpu": "1"}}}, "resources: Forbidden"),
+    ):
+        refused = await added(**container)
+        assert refused.status == 422 and reason in refused.body["message"], container
+    assert (await added(name="e", image="i", targetContainerName="c")).status == 200
+    changed = await added(name="e", image="j")
+    assert (changed.status, "may not be changed" in changed.body["message"]) == (422, True)
+    operation = {"op": "remove", "path": "/spec/ephemeralContainers/0"}
+    removed = await http("PATCH", url, [operation], content_type="application/json-patch+json")
+    assert (removed.status, "may not be removed" in removed.body["message"]) == (422, True)
+    assert (await added(name="f", image="i")).status == 200
+
+
+async def test_a_resize_changes_only_resources(http: Any) -> None:
+    await http("POST", PODS, pod("resized"))
+    strategic = "application/strategic-merge-patch+json"
+
+    async def resized(**container: Any) -> Any:
+        body = {"spec": {"containers": [{"name": "c", **container}]}}
+        return await http("PATCH", f"{PODS}/resized/resize", body, content_type=strategic)
+
+    assert (await resized(resources={"requests": {"cpu": "1"}})).status == 200
+    for change in ({"image": "j"}, {"command": ["sh"]}, {"securityContext": {"privileged": True}}):
+        refused = await resized(**change)
+        assert (refused.status, "only cpu and memory" in refused.body["message"]) == (422, True), change
+    assert (await resized(resources={"requests": {"cpu": "-1"}})).status == 422

@@ -176,9 +176,3 @@ async def test_the_servers_user_at_kubelets_has_no_other_rights(http: Any, serve
     assert not await may("list", "secrets")
     assert not await may("get", "nodes")
     assert not await may("create", "pods")
-
-
-async def test_exec_is_not_served(http: Any, server: ApiServer) -> None:
-    await pod(server)
-    answer = await http("POST", f"{PODS}/p/exec?command=ls")
-    assert (answer.status, answer.body["message"]) == (501, "pods/exec is not served by this API server")

@@ -120,8 +120,8 @@ class Maker:
     def _object(self, schema: dict[str, Any], schemas: dict[str, Any], depth: int) -> dict[str, Any]:
         chance, fields, required = self.chance, schema.get("properties", {}), schema.get("required", ())
         made = {
-            name: self.value(one, schemas, depth + 1)
-            for name, one in fields.items()
+            name: self.value(property_schema, schemas, depth + 1)
+            for name, property_schema in fields.items()
             if name in required or (depth < MAX_DEPTH and chance.random() < 3 * self.odd)
         }
         if isinstance(schema.get("additionalProperties"), dict) and depth < MAX_DEPTH:

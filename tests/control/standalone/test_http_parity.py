@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from control.standalone.apiserver import ApiServer
+from control.standalone.apiserver.bootstrap import sync_api_services
+
 BASE = "/api/v1/namespaces/default"
 CMS, PODS = f"{BASE}/configmaps", f"{BASE}/pods"
 APPLY, MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
@@ -184,3 +187,41 @@ async def test_a_deleted_event_shows_the_object_as_it_was(http: Any) -> None:
     events = [event async for event in http.watch(f"{CMS}?{query}") if event["object"]["metadata"]["name"] == "a"]
     assert [event["type"] for event in events] == ["DELETED"]
     assert "deletionTimestamp" not in events[0]["object"]["metadata"]
+
+
+async def test_api_services_can_be_created_and_survive_the_servers_own(http: Any, server: ApiServer) -> None:
+    """The server deletes those that it made itself for groups that are gone, and no other."""
+    path = "/apis/apiregistration.k8s.io/v1/apiservices"
+    spec = {"group": "metrics.k8s.io", "version": "v1beta1", "groupPriorityMinimum": 100, "versionPriority": 100}
+    remote = {**spec, "service": {"namespace": "kube-system", "name": "metrics-server"}, "insecureSkipTLSVerify": True}
+    name = "v1beta1.metrics.k8s.io"
+    created = await http("POST", path, {"metadata": {"name": name}, "spec": remote})
+    assert (created.status, created.body["spec"]["service"]["port"], created.body["status"]) == (201, 443, {})
+    await sync_api_services(server.registry)
+    assert (await http("GET", f"{path}/{name}")).status == 200
+    assert (await http("DELETE", f"{path}/{name}")).status == 200
+    local = (await http("GET", f"{path}/v1.apps")).body
+    assert local["status"]["conditions"][0]["reason"] == "Local"
+    bad = await http("POST", path, {"metadata": {"name": "x"}, "spec": {**spec, "caBundle": "YWJj"}})
+    assert (bad.status, [cause["field"] for cause in bad.body["details"]["causes"]]) == (
+        422,
+        ["metadata.name", "spec.caBundle"],
+    )
+
+
+async def test_a_new_service_has_a_load_balancer(http: Any) -> None:
+    body = {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}}
+    created = await http("POST", "/api/v1/namespaces/default/services", body)
+    assert created.body["status"] == {"loadBalancer": {}}
+
+
+async def test_a_client_may_rewrite_the_managers_and_nothing_else(http: Any) -> None:
+    """kubectl moves the fields of client-side apply to server-side apply by a patch of managedFields alone."""
+    created = (await http("POST", f"{CMS}?fieldManager=before", config_map("m", data={"k": "v"}))).body
+    entries = [{**entry, "manager": "after"} for entry in created["metadata"]["managedFields"]]
+    patch = [{"op": "replace", "path": "/metadata/managedFields", "value": entries}]
+    written = (await http("PATCH", f"{CMS}/m", patch, content_type="application/json-patch+json")).body
+    assert [entry["manager"] for entry in written["metadata"]["managedFields"]] == ["after"]
+    assert written["metadata"]["resourceVersion"] != created["metadata"]["resourceVersion"]
+    again = (await http("PUT", f"{CMS}/m", written)).body
+    assert again["metadata"]["resourceVersion"] == written["metadata"]["resourceVersion"]

@@ -11,9 +11,10 @@ import pytest
 from control.standalone.deletion import DeletionOptions
 from control.standalone.errors import StatusError
 from control.standalone.kinds import Kinds
-from control.standalone.policyinterfaces import AdmissionAttributes, OpenAdmission
+from control.standalone.policyinterfaces import AdmissionAttributes
 from control.standalone.registry import ObjectRegistry, WriteOptions
 from control.standalone.store import ObjectStore
+from tests.control.standalone.openpolicies import OpenAdmission, OpenSchemas
 
 CM, POD, NS, DEPLOY, SECRET = "/configmaps", "/pods", "/namespaces", "apps/deployments", "/secrets"
 
@@ -33,7 +34,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def registry(clock: Clock) -> ObjectRegistry:
-    return ObjectRegistry(ObjectStore(None), Kinds(), now=clock)
+    return ObjectRegistry(ObjectStore(None), Kinds(), OpenSchemas(), OpenAdmission(), now=clock)
 
 
 def cm(name: str = "a", **more: Any) -> dict[str, Any]:

@@ -348,6 +348,111 @@ KINDS = {
         status.preemptedPodsReservation.preemptedPodRef REF
         status.preemptedPodsReservation.podsRef REF[]
     """,
+    "DrainNode": """
+        spec obj
+        spec.nodeName str *
+        spec.ttl dur
+        spec.cordonPolicy obj
+        spec.cordonPolicy.mode str * <Taint|Label>
+        spec.cordonPolicy.labels map
+        spec.migrationPolicy obj
+        spec.migrationPolicy.mode str =WaitFirst <WaitFirst|MigrateDirectly>
+        spec.migrationPolicy.waitDuration dur
+        spec.migrationPolicy.jobMode str
+        spec.confirmState str =WaitForConfirm <WaitForConfirm|Confirmed|Rejected|Aborted>
+        status obj
+        status.phase str
+        status.message str
+        status.podMigrations obj[]
+        status.podMigrations.uid str *
+        status.podMigrations.namespace str
+        status.podMigrations.podName str
+        status.podMigrations.phase str
+        status.podMigrations.message str
+        status.podMigrations.startTimestamp time null
+        status.podMigrations.chartedAfterDrainNodeConfirmed bool
+        status.podMigrations.reservationName str
+        status.podMigrations.reservationPhase str
+        status.podMigrations.targetNode str
+        status.podMigrations.podMigrationJobName str
+        status.podMigrations.podMigrationJobPaused bool
+        status.podMigrations.podMigrationJobPhase str
+        status.podMigrationSummary int{}
+        status.conditions obj[]
+        status.conditions.type str *
+        status.conditions.status str *
+        status.conditions.lastTransitionTime time null
+        status.conditions.reason str
+        status.conditions.message str
+    """,
+    "DrainNodeGroup": """
+        spec obj
+        spec.nodeSelector SELECTOR *
+        spec.ttl dur
+        spec.cordonNodePolicy obj
+        spec.cordonNodePolicy.mode str * <Taint|Label>
+        spec.cordonNodePolicy.labels map
+        spec.executionPolicy obj
+        spec.executionPolicy.partition int 0..
+        spec.executionPolicy.paused bool
+        spec.terminationPolicy obj
+        spec.terminationPolicy.maxNodeCount int 0..
+        spec.terminationPolicy.percentageOfResourceReserved int 1..100
+        status obj
+        status.phase str
+        status.message str
+        status.total int
+        status.unavailable int
+        status.available int
+        status.running int
+        status.succeeded int
+        status.failed int
+    """,
+    "Queue": """
+        spec obj
+        spec.queuePolicy str <FIFO|Priority>
+        spec.blocking bool
+        spec.priority int32
+        spec.priorityClassName str
+        spec.admissionChecks obj[]
+        spec.admissionChecks.name str *
+        spec.admissionChecks.labelSelector SELECTOR
+        status obj
+        status.queueItemDetails obj[]{}
+        status.queueItemDetails.name str *
+        status.queueItemDetails.namespace str *
+        status.queueItemDetails.priority int32
+        status.queueItemDetails.position int32
+    """,
+    "QueueUnit": """
+        spec obj
+        spec.consumerRef REF
+        spec.priority int32
+        spec.priorityClassName str
+        spec.queue str
+        spec.podSets obj[]
+        spec.podSets.name str *
+        spec.podSets.count int32 0..
+        spec.podSets.request qtys
+        spec.request qtys
+        status obj
+        status.phase str
+        status.attempts int32
+        status.message str
+        status.lastUpdateTime time
+        status.admissionChecks obj[]
+        status.admissionChecks.name str *
+        status.admissionChecks.state str
+        status.admissionChecks.message str
+        status.admissions obj[]
+        status.admissions.name str *
+        status.admissions.replicas int32
+        status.admissions.resources qtys
+        status.admissions.running int32
+        status.admissions.reclaimState str
+        status.lastAllocateTime time
+        status.quota str
+    """,
     "ClusterColocationProfile": """
         spec obj
         spec.namespaceSelector SELECTOR

@@ -106,8 +106,8 @@ def wanted(name: str) -> dict[str, set[str]]:
     }
 
 
-def test_thirteen_kinds() -> None:
-    assert len(DOCUMENTS) == 13
+def test_number_of_kinds() -> None:
+    assert len(DOCUMENTS) == 17
     assert set(TABLE.KINDS) == set(TYPES)
 
 
@@ -205,11 +205,15 @@ NAMES = {
     "Reservation": ("reservations.scheduling.koordinator.sh", "Cluster", ["rsv"], True),
     "Device": ("devices.scheduling.koordinator.sh", "Cluster", None, False),
     "PodMigrationJob": ("podmigrationjobs.scheduling.koordinator.sh", "Cluster", ["pmj"], True),
+    "DrainNode": ("drainnodes.scheduling.koordinator.sh", "Cluster", ["dn"], True),
+    "DrainNodeGroup": ("drainnodegroups.scheduling.koordinator.sh", "Cluster", ["dng"], True),
     "ClusterNetworkTopology": ("clusternetworktopologies.scheduling.koordinator.sh", "Cluster", None, True),
     "ScheduleExplanation": ("scheduleexplanations.scheduling.koordinator.sh", "Namespaced", ["sched-exp"], True),
     "ClusterColocationProfile": ("clustercolocationprofiles.config.koordinator.sh", "Cluster", ["ccp"], True),
     "ElasticQuotaProfile": ("elasticquotaprofiles.quota.koordinator.sh", "Namespaced", ["eqp"], False),
     "ElasticQuota": ("elasticquotas.scheduling.sigs.k8s.io", "Namespaced", ["eq", "eqs"], False),
+    "Queue": ("queues.scheduling.x-k8s.io", "Namespaced", None, True),
+    "QueueUnit": ("queueunits.scheduling.x-k8s.io", "Namespaced", None, True),
     "PodGroup": ("podgroups.scheduling.sigs.k8s.io", "Namespaced", ["pg", "pgs"], False),
     "NodeResourceTopology": ("noderesourcetopologies.topology.node.k8s.io", "Cluster", ["node-res-topo"], False),
     "Recommendation": ("recommendations.analysis.koordinator.sh", "Namespaced", ["recom"], True),
@@ -283,6 +287,17 @@ COLUMNS = {
     "PodMigrationJob": """Phase .status.phase; Status .status.status; Age .metadata.creationTimestamp date;
         Node .status.nodeName; Reservation .spec.reservationOptions.reservationRef.name;
         PodNamespace .spec.podRef.namespace; Pod .spec.podRef.name; NewPod .status.podRef.name; TTL .spec.ttl""",
+    "DrainNode": """Node .spec.nodeName; Phase .status.phase; Confirm .spec.confirmState;
+        Moved .status.podMigrationSummary.Succeed integer; Moving .status.podMigrationSummary.Migrating integer;
+        Planned .status.podMigrationSummary.Available integer;
+        Unmigratable .status.podMigrationSummary.Unmigratable integer; Age .metadata.creationTimestamp date;
+        Message .status.message""",
+    "DrainNodeGroup": """Phase .status.phase; Total .status.total integer; Available .status.available integer;
+        Running .status.running integer; Succeeded .status.succeeded integer; Failed .status.failed integer;
+        Age .metadata.creationTimestamp date""",
+    "Queue": "Policy .spec.queuePolicy; Priority .spec.priority integer; Age .metadata.creationTimestamp date",
+    "QueueUnit": """Queue .spec.queue; Phase .status.phase; Quota .status.quota; Age .metadata.creationTimestamp date;
+        Message .status.message""",
     "Recommendation": """Age .metadata.creationTimestamp date; Type .spec.target.type;
         Kind .spec.target.workload.kind; Name .spec.target.workload.name; LastUpdateTime .status.updateTime date""",
 }

@@ -11,7 +11,7 @@ KOORDLET_ON = {
 }  # fmt: skip
 MANAGER_ON = {
     "PodMutatingWebhook", "PodValidatingWebhook", "ElasticMutatingWebhook", "ElasticValidatingWebhook",
-    "WebhookFramework", "ValidatePodTrustedKeys",
+    "WebhookFramework", "ValidatePodTrustedKeys", "ValidateMigrationJobRights", "ValidateDrainRights",
 }  # fmt: skip
 
 
@@ -21,6 +21,7 @@ def test_koordlet() -> None:
         gate == (Gate(True, "beta") if gate.default else Gate(False, "alpha")) for gate in gates.KOORDLET.values()
     )
     assert set(gates.KOORDLET) - KOORDLET_ON == {
+        "PeerComparison",
         "BECPUManager",
         "BECPUEvict",
         "BEMemoryEvict",
@@ -59,6 +60,8 @@ def test_koordlet() -> None:
 def test_manager_and_descheduler() -> None:
     assert {name for name, gate in gates.MANAGER.items() if gate.default} == MANAGER_ON
     assert set(gates.MANAGER) - MANAGER_ON == {
+        "PeerComparison",
+        "JobQueueing",
         "NodeMutatingWebhook",
         "NodeValidatingWebhook",
         "ConfigMapValidatingWebhook",
@@ -89,7 +92,7 @@ def test_manager_and_descheduler() -> None:
     }
     betas = {name for name, gate in gates.MANAGER.items() if gate.stage == "beta"}
     assert betas == MANAGER_ON | {"DisablePVCReservation"}
-    assert gates.DESCHEDULER is gates.MANAGER
+    assert {**gates.MANAGER, "DrainController": gates.Gate(False, "alpha")} == {**gates.DESCHEDULER}
 
 
 def test_scheduler() -> None:
@@ -129,7 +132,3 @@ def test_scheduler() -> None:
         "PreemptionPolicyTransformer",
         "ReplaceResourcesTransformer",
     }
-
-
-def test_seven_gates_need_the_node_strategy() -> None:
-    assert set(gates.KOORDLET) > gates.THRESHOLD_GATES and len(gates.THRESHOLD_GATES) == 7

@@ -30,7 +30,7 @@ KEYS = {
         evict
     """,
     "descheduler.koordinator.sh": """
-        passed-arbitration pod-arbitrating
+        eviction-limits interference-moves passed-arbitration pod-arbitrating
     """,
     "gang.scheduling.koordinator.sh": """
         groups match-policy min-available mode name network-topology-index network-topology-spec timeout
@@ -50,6 +50,9 @@ KEYS = {
         cpuQOS evict-policy evict-reason evict-trigger eviction-enabled eviction-policy eviction-priority
         fpga gpu gpu-core gpu-isolation-provider gpu-memory gpu-memory-ratio gpu.shared job-created-by
         memoryQOS networkQOS oom-score-adj oom-score-adj-spec priority priority-class qosClass rdma
+    """,
+    "kube-queue": """
+        available-queue available-quota queue-name
     """,
     "kubelet.koordinator.sh": """
         cpu-manager-policy
@@ -84,6 +87,10 @@ KEYS = {
         ignore-default-tree is-parent is-root max-strict-check-resource-keys name namespaces
         non-preemptible-request non-preemptible-used parent preemptible profile request resource-keys
         runtime shared-weight total-resource tree-id unschedulable-resource
+    """,
+    "drain.descheduler.koordinator.sh": """
+        abort clean-taint cordon drain-node migration-policy node-group node-name node-planning
+        paused-after-confirmed pod-name pod-namespace
     """,
     "runtimeproxy.koordinator.sh": """
         skip-hookserver

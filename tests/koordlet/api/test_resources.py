@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from koordlet.api import resources
 from koordlet.api.annotations.node import NodeReservation
-from koordlet.api.devicerequest import DeviceRequestError, gpu_request, per_gpu, share_request
+from koordlet.api.devicerequest import DeviceRequestError, gpu_request, share_request
 from koordlet.api.encoding.quantity import Quantity
-from koordlet.api.resources import amplify, exact_match, translate_name
+from koordlet.api.resources import amplify, translate_name
 
 
 def amounts(**texts_by_name: str) -> dict[str, Quantity]:
@@ -78,14 +78,6 @@ def test_amplify_never_reduces(amount: int, ratio: float) -> None:
     assert amplify(amount, ratio) >= amount
 
 
-def test_amplify_list() -> None:
-    capacity = amounts(cpu="8", memory="16Gi", batch_cpu="100", gpu="0")
-    ratios = {"cpu": 1.5, "memory": 1.5, "kubernetes.io/batch-cpu": 1.1, "koordinator.sh/gpu": 2.0, "absent": 2.0}
-    assert texts(resources.amplify_list(capacity, ratios)) == {
-        "cpu": "12", "memory": "24Gi", "kubernetes.io/batch-cpu": "111", "koordinator.sh/gpu": "0",
-    }  # fmt: skip
-
-
 def test_webhook_amplification_truncates() -> None:
     raw = amounts(cpu="101m", memory="16Gi", pods="110")
     result = resources.amplified_allocatable(
@@ -110,11 +102,9 @@ def test_raw_allocatable_follows_what_the_kubelet_reports() -> None:
 def test_node_reservation_by_amount_and_by_cpus() -> None:
     by_amount = NodeReservation(resources=amounts(cpu="1500m", memory="2Gi"))
     assert texts(resources.reserved_resources(by_amount)) == {"cpu": "1500m", "memory": "2Gi"}
-    assert resources.reserved_cpu_count(by_amount) == 2
     by_cpus = NodeReservation(resources=amounts(cpu="1500m", memory="2Gi"), reserved_cpus="0-3")
     assert texts(resources.reserved_resources(by_cpus)) == {"cpu": "4", "memory": "2Gi"}
-    assert resources.reserved_cpu_count(by_cpus) == 4
-    assert resources.reserved_resources(None) == {} and resources.reserved_cpu_count(None) == 0
+    assert resources.reserved_resources(None) == {}
 
 
 def test_without_reserved() -> None:
@@ -126,16 +116,6 @@ def test_without_reserved() -> None:
     only_cpus = NodeReservation(resources=amounts(cpu="1"), apply_policy="ReservedCPUsOnly")
     assert resources.without_reserved(allocatable, only_cpus) == allocatable
     assert resources.without_reserved(allocatable, None) == allocatable
-
-
-@pytest.mark.parametrize(
-    ("listed", "matches"),
-    [([], True), (["cpu"], True), (["memory"], False), (["pods"], False), (["gpu", "memory"], False), (["gpu"], True)],
-    ids=["nothing", "equal", "differs", "one side", "neither and differs (A8)", "neither"],
-)
-def test_exact_match(listed: list[str], matches: bool) -> None:
-    wanted, offered = amounts(cpu="1", memory="1Gi", pods="1"), amounts(cpu="1000m", memory="2Gi")
-    assert exact_match(listed, wanted, offered) == matches
 
 
 # --- device requests -----------------------------------------------------------------------------------
@@ -181,12 +161,6 @@ def test_gpu_requests(request_: dict[str, str], normal: dict[str, str]) -> None:
 def test_refused_gpu_requests(request_: dict[str, str]) -> None:
     with pytest.raises(DeviceRequestError, match=r"^invalid resource device requests: "):
         gpu_request(amounts(**request_))
-
-
-def test_shared_gpus_split_evenly() -> None:
-    request = gpu_request(amounts(shared="2", gpu_core="100", gpu_memory_ratio="100"))
-    assert per_gpu(request) == amounts(gpu_core="50", gpu_memory_ratio="50")
-    assert per_gpu(amounts(gpu_core="50")) == amounts(gpu_core="50")
 
 
 @pytest.mark.parametrize(("text", "percent"), [("0", 0), ("1", 1), ("100", 100), ("300", 300)])

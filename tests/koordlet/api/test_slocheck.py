@@ -13,7 +13,7 @@ from koordlet.api.slocheck import lines, problems
 LS = {"lsClass": {"memoryQOS": {"enable": True, "wmarkRatio": 95}}}
 
 
-def found(spec: dict[str, Any]) -> dict[str, str]:
+def problems_of(spec: dict[str, Any]) -> dict[str, str]:
     return lines(problems(convert(spec, NodeSLOSpec)))
 
 
@@ -32,7 +32,7 @@ def found(spec: dict[str, Any]) -> dict[str, str]:
     ],
 )
 def test_valid_specs(spec: dict[str, Any]) -> None:
-    assert found(spec) == {}
+    assert problems_of(spec) == {}
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_valid_specs(spec: dict[str, Any]) -> None:
     ids=lambda value: value if isinstance(value, str) and "." in value else "",
 )  # fmt: skip
 def test_invalid_specs(spec: dict[str, Any], field: str, reason: str) -> None:
-    message = found(spec)
+    message = problems_of(spec)
     assert list(message) == [field]
     assert reason in message[field]
 
@@ -110,10 +110,10 @@ def test_invalid_specs(spec: dict[str, Any], field: str, reason: str) -> None:
     ],
 )
 def test_directories_of_host_applications_do_not_lead_elsewhere(app: dict[str, Any], field: str, reason: str) -> None:
-    ((path, text),) = found({"hostApplications": [app]}).items()
+    ((path, text),) = problems_of({"hostApplications": [app]}).items()
     assert path == f"hostApplications[0].{field}" and reason in text
 
 
 def test_slashes_around_directories_are_harmless() -> None:
     path = {"base": "CgroupRoot", "parentDir": "/host-latency-sensitive/", "relativePath": "nginx/"}
-    assert found({"hostApplications": [{"name": "nginx", "cgroupPath": path}]}) == {}
+    assert problems_of({"hostApplications": [{"name": "nginx", "cgroupPath": path}]}) == {}

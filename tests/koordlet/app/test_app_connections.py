@@ -1,4 +1,4 @@
-"""An HTTP server that is open to everybody keeps serving its own machine, whatever others do."""
+"""An HTTP server that every client can reach keeps serving its own machine, whatever other clients do."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ PATIENCE_S = 30.0
 
 
 @contextlib.asynccontextmanager
-async def serving(limits: ConnectionLimits, **given: object) -> AsyncIterator[HttpServer]:
-    server = HttpServer("127.0.0.1:0", limits=limits, **given)  # type: ignore[arg-type]
+async def serving(limits: ConnectionLimits, **options: object) -> AsyncIterator[HttpServer]:
+    server = HttpServer("127.0.0.1:0", limits=limits, **options)  # type: ignore[arg-type]
     await server.start()
     try:
         yield server

@@ -32,7 +32,7 @@ KINDS = {
 }
 
 
-def said(body: bytes) -> tuple[list[str], list[tuple[str, dict[str, str], str]]]:
+def samples_of(body: bytes) -> tuple[list[str], list[tuple[str, dict[str, str], str]]]:
     """A page's lines, each sample as a parser reads it: NaN by its text."""
     text = body.decode()
     heads = [line for line in text.split("\n") if line.startswith("# ")]
@@ -108,7 +108,7 @@ def test_families_of_single_values(
 ) -> None:
     labels, rows, fixed, shared = family
     table, plain = registries(kind, labels, rows, fixed=fixed, shared=shared)
-    assert said(page([table])) == said(generate_latest(plain))
+    assert samples_of(page([table])) == samples_of(generate_latest(plain))
 
 
 @given(data=st.data())
@@ -123,9 +123,9 @@ def test_rows_of_several_figures(data: DataObject) -> None:
     ]
     kind = data.draw(st.sampled_from(["gauge", "counter"]))
     table, plain = registries(kind, [*labels, *apart], rows, fixed=fixed, shared=shared, grouped=len(apart))
-    assert said(page([table])) == said(generate_latest(plain))
+    assert samples_of(page([table])) == samples_of(generate_latest(plain))
     family = next(iter(table._collector_to_names)).metric  # type: ignore[attr-defined]
-    assert said(generate_latest(One(family))) == said(generate_latest(plain))
+    assert samples_of(generate_latest(One(family))) == samples_of(generate_latest(plain))
 
 
 @given(bounds=st.sampled_from([("0.1", "1.0", "+Inf"), ("+Inf",), ("-1.0", "+Inf")]), data=st.data())
@@ -133,7 +133,7 @@ def test_histograms(bounds: tuple[str, ...], data: DataObject) -> None:
     counts = st.lists(st.integers(0, 2**60), min_size=len(bounds), max_size=len(bounds))
     labels, rows, fixed, shared = data.draw(families([counts, VALUES]))
     table, plain = registries("histogram", labels, rows, fixed=fixed, shared=shared, bounds=bounds)
-    assert said(page([table])) == said(generate_latest(plain))
+    assert samples_of(page([table])) == samples_of(generate_latest(plain))
 
 
 def test_labels_stand_in_the_familys_order() -> None:
@@ -177,7 +177,7 @@ def test_several_registries_and_metrics_that_are_no_tables() -> None:
     first.register(One(late))
     table, plain = registries("gauge", ["a"], [(["b"], math.nan)])
     second.register(next(iter(table._collector_to_names)))
-    assert said(page([first, second])) == said(generate_latest(first) + generate_latest(plain))
+    assert samples_of(page([first, second])) == samples_of(generate_latest(first) + generate_latest(plain))
     assert gzip.decompress(packed_page([first, second])) == page([first, second])
 
 
@@ -185,7 +185,7 @@ def test_a_large_page_is_whole() -> None:
     """More rows than are formatted at a time, and more labels than are remembered."""
     rows = [((str(number), "x" * (number % 7)), float(number)) for number in range(5000)]
     table, plain = registries("gauge", ["aa", "node"], rows, shared=1)
-    assert said(page([table])) == said(generate_latest(plain))
+    assert samples_of(page([table])) == samples_of(generate_latest(plain))
     assert gzip.decompress(packed_page([table])) == page([table])
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.app.servertls import RENEWAL_S, ServerCertificate, self_signed
+from koordlet.app.selfsigned import self_signed
+from koordlet.app.servertls import RENEWAL_S, ServerCertificate
 
 KEY_END = b"-----END PRIVATE KEY-----\n"
 

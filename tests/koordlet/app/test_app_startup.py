@@ -17,7 +17,7 @@ print(json.dumps([inside, after, [gc.isenabled(), gc.get_freeze_count() > 0]]))
 """
 
 
-def said(**environment: str) -> list[list[object]]:
+def output_of(**environment: str) -> list[list[object]]:
     bare = {name: value for name, value in os.environ.items() if name != "SSL_CERT_FILE"}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, env={**bare, **environment}
@@ -27,7 +27,7 @@ def said(**environment: str) -> list[list[object]]:
 
 
 def test_loading_collects_nothing_and_reads_no_certificates() -> None:
-    assert said() == [[False, os.devnull, 0], [False, None], [True, True]]
+    assert output_of() == [[False, os.devnull, 0], [False, None], [True, True]]
 
 
 def test_what_loading_left_behind_is_collected_before_the_rest_is_kept() -> None:
@@ -63,5 +63,5 @@ assert asked
 
 def test_a_configured_file_of_certificates_is_read(tmp_path: Path) -> None:
     file = str(tmp_path / "ca.pem")
-    inside, after, _ = said(SSL_CERT_FILE=file)
+    inside, after, _ = output_of(SSL_CERT_FILE=file)
     assert inside[1] == after[1] == file

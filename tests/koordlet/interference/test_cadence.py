@@ -49,6 +49,7 @@ def service(advisor: Any, cpu_clock: Any = lambda: 0.0) -> Interference:
         recorder=None,
         clock=lambda: 0.0,
         wall=lambda: 0.0,
+        cpu_usage=lambda directory: None,
         cpu_clock=cpu_clock,
     )
 
@@ -110,6 +111,20 @@ def test_a_noticeable_loss_keeps_every_round_and_reads_the_matrix_often() -> Non
     cadence.suspect(False)
     judged(1)
     assert (judged(6), cadence.matrix_interval(3.0)) == (3, IDLE_MATRIX_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("cpu_seconds", "interval"),
+    [(EXPENSIVE_CPU_SECONDS / 2, 1.5), (2 * EXPENSIVE_CPU_SECONDS, 3.0)],
+    ids=["cheap", "expensive"],
+)
+def test_the_matrix_is_read_once_per_window_while_judging_is_expensive(cpu_seconds: float, interval: float) -> None:
+    readings = iter(np.arange(0.0, 1000.0, cpu_seconds))
+    cadence = Cadence(lambda: float(next(readings)))
+    cadence.suspect(True)
+    with cadence.judging(lambda: True):
+        pass
+    assert cadence.matrix_interval(3.0) == interval
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from koordlet.interference.cadence import noticeable_cpu_loss, noticeably_behind
 from koordlet.interference.cpu import CpuReading, CpuWindow, cpu_evidence, possible_loss
 from koordlet.interference.model import ResourceEvidence
 from koordlet.interference.rows import ContainerRows
-from koordlet.metricsadvisor.stalls.attribution import culprits_by_subject
+from koordlet.metricsadvisor.stalls.attribution import CulpritTime, culprits_by_subject
 from koordlet.probes.culprits.lookup import HASH_BUCKETS
 from koordlet.probes.culprits.matrix import CulpritMatrix
 from koordlet.probes.culprits.reader import MatrixReading
@@ -120,14 +120,18 @@ def test_waiting_behind_an_unknown_runner_is_spread_over_the_known_ones(make: ty
 @pytest.mark.parametrize(("throttled", "cause"), [(0.5, "own"), (0.0, "others")])
 def test_without_a_probe_throttled_periods_decide_the_cause(make: type[Make], throttled: float, cause: str) -> None:
     """schedstat does not distinguish waiting for the quota from waiting for others."""
+    guessed = [CulpritTime(Owner("container", "batch"), 0.5, 1)]
     measured = evidence(
-        make, snapshot(3.0, waited={WEB: 1.0}, source="schedstat"), periods=(throttled, 0.0), guess=lambda row: [row]
+        make,
+        snapshot(3.0, waited={WEB: 1.0}, source="schedstat"),
+        periods=(throttled, 0.0),
+        guess=lambda row: guessed if row == 0 else [],
     )
     assert getattr(measured, cause)[0] == pytest.approx(0.5 / (0.4 + 0.5 + MIN_WANTED_CORES))
     assert getattr(measured, "own" if cause == "others" else "others")[0] == 0.0
     assert not measured.named
     assert measured.latency is None
-    assert measured.culprits(0) == [0]
+    assert measured.culprits(0) == guessed
 
 
 RAN = np.array([0.5, 1.0])
@@ -251,11 +255,10 @@ def test_the_culprits_of_a_row_equal_those_of_the_whole_matrix(
     for row, name in enumerate(("web", "batch")):
         subject = owners[(WEB, BATCH)[row]].subject
         top = attribution.top(row)
-        by_row = {item.owner: (item.seconds, item.count) for item in top}
-        whole = {
-            item.owner: (pytest.approx(item.seconds), item.count) for item in expected.get(present(subject).key, ())
-        }
-        assert by_row == whole, name
+        of_subject = expected.get(present(subject).key, ())
+        assert {item.owner: item.count for item in top} == {item.owner: item.count for item in of_subject}, name
+        seconds = {item.owner: item.seconds for item in of_subject}
+        assert {item.owner: item.seconds for item in top} == pytest.approx(seconds), name
         assert [item.seconds for item in top] == sorted((item.seconds for item in top), reverse=True)
 
 

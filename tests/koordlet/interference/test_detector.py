@@ -69,6 +69,20 @@ def test_a_short_burst_only_raises_a_suspicion(make: type[Make]) -> None:
     assert not any(state.alarm for state in states)
 
 
+def test_a_culprit_that_is_active_every_few_seconds_raises_an_alarm(make: type[Make]) -> None:
+    """Two seconds of every five, over a window of three: the loss is above the threshold for some of the time only."""
+    period = [0.0, 0.3, 0.4, 0.3, 0.05]
+    states = [state for state, _ in run(make, period * 4)]
+    assert AlarmState.INTERFERED in states[:10]
+    once = [state for state, _ in run(make, period + [0.0] * 10 + period)]
+    assert not any(state.alarm for state in once), "suspicions fade"
+
+
+def test_rare_short_delays_never_raise_an_alarm(make: type[Make]) -> None:
+    states = [state for state, _ in run(make, [0.5, 0.5, 0.0, 0.0, 0.0, 0.0] * 30)]
+    assert not any(state.alarm for state in states)
+
+
 def test_an_exhausted_own_quota_is_self_inflicted(make: type[Make]) -> None:
     states = run(make, [0.0] * 10, own=[0.7] * 10)
     assert states[-1] == (AlarmState.QUIET, AlarmState.INTERFERED)

@@ -89,7 +89,12 @@ def test_the_sentence_names_the_cause_of_memory_stalls(
     }
     window = by_subject(reading(kinds, reclaims, wakeups), 1.0, owners.__getitem__, owners.__getitem__)
     frame = SimpleNamespace(
-        subjects=(web,), keys=(web.key,), ran=np.array([0.1]), memory_usage_ratio=np.array([0.5]), pressure={}
+        subjects=(web,),
+        keys=(web.key,),
+        row_of={web.key: 0},
+        ran=np.array([0.1]),
+        memory_usage_ratio=np.array([0.5]),
+        pressure={},
     )
     evidence = sources.MemorySource(lambda: window, lambda: "bpf").evidence(frame)  # type: ignore[arg-type]
     verdicts = Detector().step(Evidence((web,), 10.0, {WaitResource.MEMORY: evidence}), 0.0, DEFAULT).verdicts  # type: ignore[dict-item]

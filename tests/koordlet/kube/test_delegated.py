@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import ssl
 from collections.abc import AsyncIterator
@@ -17,11 +18,22 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from hypothesis import given
+from hypothesis import strategies as st
 
+from koordlet.api.names import PAGE_TOKEN_HEADER, PAGES_AUDIENCE
 from koordlet.app.http import HttpServer
-from koordlet.app.servertls import self_signed, server_context
+from koordlet.app.selfsigned import self_signed
+from koordlet.app.servertls import server_context
 from koordlet.kube import ConnectionFailed
-from koordlet.kube.delegated import REVIEW_BURST, REVIEWS_PER_SECOND, AuthenticatedUser, DelegatedAuth, certified
+from koordlet.kube.delegated import (
+    REVIEW_BURST,
+    REVIEWS_PER_SECOND,
+    AuthenticatedUser,
+    DelegatedAuth,
+    certified,
+    claimed_audiences,
+)
 from tests.fakeclock import FakeClock
 
 USERS = {"good": {"username": "ada", "groups": ["devs"], "uid": "1", "extra": {"k": ["v"]}},
@@ -35,6 +47,17 @@ class Api:
         self.clock = FakeClock()
         self.reviews: list[dict[str, Any]] = []
         self.away = False
+        self.tokens: dict[str, set[str]] = {}
+        """Tokens of ada, and their audiences."""
+        self.unaware = False
+        """The authenticator knows nothing of audiences."""
+
+    def token(self, *audiences: str) -> str:
+        """A token with these audiences."""
+        payload = base64.urlsafe_b64encode(json.dumps({"aud": list(audiences), "sub": "ada"}).encode()).decode()
+        token = f"head.{payload.rstrip('=')}.{len(self.tokens)}"
+        self.tokens[token] = set(audiences)
+        return token
 
     async def raw(self, method: str, path: str, *, body: Any) -> bytes:
         if self.away:
@@ -44,7 +67,14 @@ class Api:
         if body["kind"] == "TokenReview":
             assert path == "/apis/authentication.k8s.io/v1/tokenreviews"
             user = USERS.get(spec["token"])
-            return json.dumps({"status": {"authenticated": True, "user": user} if user else {}}).encode()
+            status: dict[str, Any] = {"authenticated": True, "user": user} if user else {}
+            if spec["token"] in self.tokens:
+                asked, claimed = set(spec.get("audiences", ["https://api"])), self.tokens[spec["token"]]
+                if asked & claimed:
+                    status = {"authenticated": True, "user": USERS["good"], "audiences": sorted(asked & claimed)}
+            if self.unaware and status:
+                status.pop("audiences", None)
+            return json.dumps({"status": status}).encode()
         assert path == "/apis/authorization.k8s.io/v1/subjectaccessreviews"
         wanted = {"path": "/metrics", "verb": "get"}
         allowed = spec["user"] == "ada" and spec["nonResourceAttributes"] == wanted
@@ -57,8 +87,9 @@ class Caller:
     def __init__(self, api: Api, server: HttpServer, session: aiohttp.ClientSession) -> None:
         self.api, self.server, self._session = api, server, session
 
-    async def __call__(self, path: str, token: str = "", method: str = "GET") -> tuple[int, str]:
+    async def __call__(self, path: str, token: str = "", method: str = "GET", page_token: str = "") -> tuple[int, str]:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers |= {PAGE_TOKEN_HEADER: page_token} if page_token else {}
         async with self._session.request(method, self.server.url + path, headers=headers) as answer:
             return answer.status, await answer.text()
 
@@ -100,6 +131,43 @@ async def test_anonymous_callers_may_read_only_public_paths(call: Caller) -> Non
 
 async def test_an_unknown_token_is_refused(call: Caller) -> None:
     assert (await call("/healthz", "bad"))[0] == 401
+
+
+async def test_a_token_for_pages_is_accepted_and_one_for_others_is_not(call: Caller) -> None:
+    assert (await call("/metrics", call.api.token(PAGES_AUDIENCE)))[0] == 200
+    assert (await call("/metrics", call.api.token("https://api")))[0] == 200, "a Prometheus"
+    assert (await call("/metrics", call.api.token("https://api", PAGES_AUDIENCE)))[0] == 200
+    assert (await call("/metrics", call.api.token("vault")))[0] == 401
+    asked = [review["spec"].get("audiences") for review in call.api.reviews if review["kind"] == "TokenReview"]
+    assert asked == [[PAGES_AUDIENCE], None, [PAGES_AUDIENCE], None]
+
+
+async def test_the_header_for_page_tokens_carries_no_other_token(call: Caller) -> None:
+    """What passes the API server's pods/proxy must not be a way for tokens of the API server."""
+    assert (await call("/metrics", page_token=call.api.token(PAGES_AUDIENCE)))[0] == 200
+    assert (await call("/configz", page_token=call.api.token(PAGES_AUDIENCE)))[0] == 403
+    asked = len(call.api.reviews)
+    for token in ("good", call.api.token("https://api"), "x"):
+        assert (await call("/metrics", page_token=token))[0] == 401
+    assert len(call.api.reviews) == asked, "nobody is asked about them"
+    assert (await call("/metrics", "bad", page_token=call.api.token(PAGES_AUDIENCE)))[0] == 401
+
+
+async def test_an_authenticator_that_ignores_audiences_is_not_believed(call: Caller) -> None:
+    call.api.unaware = True
+    assert (await call("/metrics", call.api.token(PAGES_AUDIENCE)))[0] == 401
+
+
+@given(st.text(max_size=200) | st.binary(max_size=200).map(lambda raw: f"a.{base64.urlsafe_b64encode(raw).decode()}.c"))
+def test_any_text_may_be_a_token(token: str) -> None:
+    assert all(isinstance(each, str) for each in claimed_audiences(token))
+
+
+@pytest.mark.parametrize(
+    "claims", ['{"aud": "koordinator-pages"}', "[" * 5000, '{"aud": [1]}', "[]", '{"aud": {}}', "1" * 5000, ""]
+)
+def test_odd_claims_name_no_audience(claims: str) -> None:
+    assert claimed_audiences(f"a.{base64.urlsafe_b64encode(claims.encode()).decode()}.c") == ()
 
 
 async def test_masters_may_do_everything(call: Caller) -> None:

@@ -20,7 +20,6 @@ from koordlet.metricsadvisor.conditions import CollectorConditions
 from koordlet.metricsadvisor.periodic.coldpages import (
     KIDLED,
     MEMORY_STAT,
-    NODE,
     ColdPageCollector,
     ColdUse,
     RestingPages,
@@ -237,7 +236,6 @@ def test_figures_end_with_their_source(machine: Machine) -> None:
     assert machine.collector.node is None
     assert not machine.collector.uses
     assert not machine.conditions.states["cold_memory"].up
-    assert NODE not in machine.collector.uses
 
 
 # --- the real kernel

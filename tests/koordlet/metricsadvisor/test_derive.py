@@ -215,8 +215,8 @@ def test_best_effort_real_limit(limits: BestEffortLimits, expected: int) -> None
 
 
 def test_best_effort_emits_no_usage_at_first_sight() -> None:
-    assert best_effort_use(None, [], None).usage is None
-    assert best_effort_use(4.0001, [], None).usage == 4000
+    assert best_effort_use(None, 0, None).usage is None
+    assert best_effort_use(4.0001, 0, None).usage == 4000
 
 
 def be_pod(label: str, *amounts: str | None, sidecar: str = "", setup: str = "") -> PodMeta:

@@ -76,7 +76,7 @@ def test_a_containers_own_groups_count_as_the_container() -> None:
     got = by_subject(window, 2.0, owner)
     assert got.keys() == {WEB.key, JOB.key}
     web = got[WEB.key]
-    assert (web.count, web.wait, web.throttled) == (4, pytest.approx(0.002), 0.25)
+    assert (web.count, web.wait, web.throttled) == pytest.approx((4, 0.002, 0.25))
     assert web.p50 is not None and web.p99 is not None
     assert 2**19 / 1e9 <= web.p50 <= web.p99 <= 2**20 / 1e9  # bucket 10 holds 2^19..2^20 ns
     assert got[JOB.key].p99 <= 2**14 / 1e9  # type: ignore[operator]

@@ -18,7 +18,7 @@ HALF = 12 * 3600.0
 ROW = np.array([0])
 
 
-def one(buckets: Buckets, *samples: tuple[float, float, float], half_life: float = DAY) -> Histograms:
+def histogram_of(buckets: Buckets, *samples: tuple[float, float, float], half_life: float = DAY) -> Histograms:
     """A histogram of (value, weight, time)."""
     made = Histograms(buckets, half_life, rows=1)
     for value, weight, at in samples:
@@ -57,13 +57,13 @@ def test_memory_peaks_are_exact(used: int, expected: int) -> None:
 
 
 def test_percentiles_of_samples_at_one_instant() -> None:
-    histogram = one(CPU_BUCKETS, *[(0.5, 1, NOW)] * 60, *[(2.0, 1, NOW)] * 3, half_life=HALF)
+    histogram = histogram_of(CPU_BUCKETS, *[(0.5, 1, NOW)] * 60, *[(2.0, 1, NOW)] * 3, half_life=HALF)
     assert [int(percentile(histogram, share) * 1000) for share in (0.95, 0.98)] == [539, 2001]
 
 
 def test_weights_halve_per_half_life() -> None:
     old, new = [(2.0, 1, NOW - HALF)] * 60, [(0.5, 1, NOW)] * 60
-    histogram = one(CPU_BUCKETS, *old, *new, half_life=HALF)
+    histogram = histogram_of(CPU_BUCKETS, *old, *new, half_life=HALF)
     assert [int(percentile(histogram, share) * 1000) for share in (0.66, 0.67)] == [539, 2001]
 
 
@@ -74,25 +74,25 @@ DECAYING = {0.02: 2, 0.03: 3, 0.10: 3, 0.11: 4, 0.34: 4, 0.35: 5}
 @pytest.mark.parametrize(("share", "expected"), LINEAR.items())
 def test_percentiles_of_a_linear_histogram(share: float, expected: int) -> None:
     samples = [(float(v), float(v), NOW) for v in (1, 2, 3, 4)]
-    assert percentile(one(Buckets.linear(count=10, width=1.0), *samples), share) == expected
+    assert percentile(histogram_of(Buckets.linear(count=10, width=1.0), *samples), share) == expected
 
 
 @pytest.mark.parametrize(("share", "expected"), DECAYING.items())
 def test_percentiles_with_samples_one_half_life_apart(share: float, expected: int) -> None:
     samples = [(float(v), float(v), NOW + v * HALF) for v in (1, 2, 3, 4)]
-    assert percentile(one(Buckets.linear(count=10, width=1.0), *samples, half_life=HALF), share) == expected
+    assert percentile(histogram_of(Buckets.linear(count=10, width=1.0), *samples, half_life=HALF), share) == expected
 
 
 def test_an_empty_histogram_has_no_percentiles() -> None:
-    assert percentile(one(CPU_BUCKETS), 0.95) == 0
-    assert one(CPU_BUCKETS).only_zeros(ROW).tolist() == [True]
+    assert percentile(histogram_of(CPU_BUCKETS), 0.95) == 0
+    assert histogram_of(CPU_BUCKETS).only_zeros(ROW).tolist() == [True]
 
 
 def test_histograms_of_other_shapes_cannot_be_merged() -> None:
     with pytest.raises(ValueError, match="half-lives"):
-        one(CPU_BUCKETS).merge(0, one(CPU_BUCKETS, half_life=HALF), 0)
+        histogram_of(CPU_BUCKETS).merge(0, histogram_of(CPU_BUCKETS, half_life=HALF), 0)
     with pytest.raises(ValueError, match="buckets"):
-        one(CPU_BUCKETS).merge(0, one(MEMORY_BUCKETS), 0)
+        histogram_of(CPU_BUCKETS).merge(0, histogram_of(MEMORY_BUCKETS), 0)
 
 
 class Plain:
@@ -141,7 +141,7 @@ def test_percentiles_equal_those_of_a_simple_implementation(
     plain = Plain(CPU_BUCKETS.starts.tolist(), HALF)
     for value, weight, ahead in samples:
         plain.add(value, weight, NOW + ahead)
-    fast = one(CPU_BUCKETS, *[(v, w, NOW + t) for v, w, t in samples], half_life=HALF)
+    fast = histogram_of(CPU_BUCKETS, *[(v, w, NOW + t) for v, w, t in samples], half_life=HALF)
     assert fast.reference[0] == plain.reference
     assert fast.weights[0] == pytest.approx(plain.weights, rel=1e-9)
     # At the edge of a bucket, rounding may decide either way.
@@ -152,7 +152,7 @@ def test_percentiles_equal_those_of_a_simple_implementation(
 @given(st.lists(st.floats(0, 1000), min_size=1, max_size=200), st.sampled_from([0.5, 0.6, 0.9, 0.95, 0.98, 1.0]))
 def test_percentiles_are_in_the_bucket_of_numpys_quantile(values: list[float], share: float) -> None:
     """Without decay and weights."""
-    histogram = one(CPU_BUCKETS, *[(value, 1.0, NOW) for value in values])
+    histogram = histogram_of(CPU_BUCKETS, *[(value, 1.0, NOW) for value in values])
     exact = np.quantile(values, share, method="inverted_cdf")
     estimate = percentile(histogram, share)
     assert CPU_BUCKETS.find(np.array([exact]))[0] == np.searchsorted(CPU_BUCKETS.ends[:-1], estimate)
@@ -160,7 +160,7 @@ def test_percentiles_are_in_the_bucket_of_numpys_quantile(values: list[float], s
 
 @given(SAMPLES, SHARES)
 def test_percentiles_grow_with_the_share(samples: list[tuple[float, float, float]], shares: list[float]) -> None:
-    histogram = one(CPU_BUCKETS, *[(v, w, NOW + t) for v, w, t in samples])
+    histogram = histogram_of(CPU_BUCKETS, *[(v, w, NOW + t) for v, w, t in samples])
     percentiles = histogram.percentiles(ROW, sorted(shares))[0]
     assert (np.diff(percentiles) >= 0).all()
 
@@ -168,7 +168,9 @@ def test_percentiles_grow_with_the_share(samples: list[tuple[float, float, float
 @given(st.lists(st.tuples(st.floats(0, 2000), st.floats(0.01, 10)), min_size=1), st.floats(0, 99), st.floats(0, 5))
 def test_decay_alone_changes_no_percentile(samples: list[tuple[float, float]], age: float, later: float) -> None:
     """All weights decay alike; a sample of weight 0 moves the reference time, also beyond 100 half-lives."""
-    histogram = one(CPU_BUCKETS, (0.0, 0.0, NOW), *[(v, w, NOW + age * HALF) for v, w in samples], half_life=HALF)
+    histogram = histogram_of(
+        CPU_BUCKETS, (0.0, 0.0, NOW), *[(v, w, NOW + age * HALF) for v, w in samples], half_life=HALF
+    )
     before = histogram.percentiles(ROW, [0.5, 0.95])
     histogram.add(ROW, np.array([0.0]), NOW + (age + later) * HALF, weight=0.0)
     assert histogram.percentiles(ROW, [0.5, 0.95]) == pytest.approx(before)
@@ -180,7 +182,7 @@ def test_a_merged_histogram_has_the_samples_of_both(
 ) -> None:
     """For any reference times: relative weights are the same, up to a common power of two."""
     ordered = [sorted(part, key=lambda sample: sample[2]) for part in (left, right, left + right)]
-    first, second, whole = (one(CPU_BUCKETS, *[(v, w, NOW + t) for v, w, t in part]) for part in ordered)
+    first, second, whole = (histogram_of(CPU_BUCKETS, *[(v, w, NOW + t) for v, w, t in part]) for part in ordered)
     first.merge(0, second, 0)
     factor = first.total[0] / whole.total[0]
     assert first.weights[0] == pytest.approx(whole.weights[0] * factor, rel=1e-6, abs=1e-6 * first.total[0])
@@ -188,7 +190,7 @@ def test_a_merged_histogram_has_the_samples_of_both(
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0.01, 10)), min_size=1, max_size=20), st.floats(0, 100))
 def test_subtraction_reverses_addition(kept: list[tuple[float, float]], taken: float) -> None:
-    histogram = one(CPU_BUCKETS, *[(value, weight, NOW) for value, weight in kept])
+    histogram = histogram_of(CPU_BUCKETS, *[(value, weight, NOW) for value, weight in kept])
     before, total = histogram.weights.copy(), histogram.total.copy()
     histogram.add(ROW, np.array([taken]), NOW, 3.0)
     histogram.subtract(ROW, np.array([taken]), NOW, 3.0)
@@ -208,7 +210,7 @@ def test_rows_are_independent(samples: list[tuple[int, float]]) -> None:
 
 def test_moments_are_those_of_the_samples() -> None:
     values = np.random.default_rng(3).gamma(4.0, 0.5, 500)
-    histogram = one(CPU_BUCKETS, *[(value, 1.0, NOW) for value in values])
+    histogram = histogram_of(CPU_BUCKETS, *[(value, 1.0, NOW) for value in values])
     mean, deviation = histogram.moments(ROW)
     assert mean[0] == pytest.approx(values.mean(), rel=0.03)
     assert deviation[0] == pytest.approx(values.std(), rel=0.03)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from numpy import float64
 
 from koordlet.api.core import Node
 from koordlet.api.crs.nodemetric import USAGE_WITH_PAGE_CACHE
@@ -26,12 +25,14 @@ TWO_PODS = {
 }  # fmt: skip
 
 
-def learned(world: World, **samples: Any) -> dict[str, tuple[float64, float64]]:
+def learned(world: World, **samples: Any) -> dict[str, tuple[float, float]]:
     world.measure(**samples)
     samples_of = collect_samples(world.cache, world.pods, world.memory_policy, 0, 1e9)  # type: ignore[arg-type]
     if samples_of is None:
         return None  # type: ignore[return-value]
-    return dict(zip(samples_of.keys, zip(samples_of.cores, samples_of.memory, strict=True), strict=True))
+    return dict(
+        zip(samples_of.keys, zip(samples_of.cores.tolist(), samples_of.memory.tolist(), strict=True), strict=True)
+    )
 
 
 def test_the_first_step_with_two_pods_creates_nine_models(world: World, make_pod: Callable[..., PodMeta]) -> None:

@@ -258,7 +258,7 @@ def test_direct_reclaim_of_a_short_node_is_each_groups_own_and_the_presser_is_na
         [entry] = [i for i, task in enumerate(limits.victim.tolist()) if task == key(group) and limits.count[i]]
         assert (limits.culprit[entry], limits.count[entry]) == (NODE, count)
         assert limits.ns[entry] == pytest.approx(seconds * 1e9, rel=1e-6)
-    # All of the node's, of any task. The kernel counts once more when it tries again with less protection.
+    # All of the node's, of any task. The kernel counts again when it retries with less protection.
     assert 0.95 * allocstall - 3 <= int(window.hist[:, DIRECT].sum()) <= allocstall + 3
     assert int(window.direct_pages.sum()) == pytest.approx(pages, rel=0.05, abs=200)
 

@@ -113,7 +113,8 @@ def test_waiting_for_a_page_from_swap_is_swapin(
     assert kinds.keys() == {"swapin"}, "it was never at its limit"
     count, seconds = kinds["swapin"]
     assert counters["workingset_refault_anon"] == pytest.approx(came, rel=0.05), "no other process was swapped out"
-    # Whoever touches a page of the working set waits for it once, and none waits for less than most of the disk's time.
+    # A task that touches a page of the working set waits for it once, and none waits for less than most of the disk's
+    # time.
     assert WANTED <= 0.95 * counters["workingset_restore_anon"] <= count <= counters["workingset_restore_anon"]
     assert seconds >= 0.5 * count * LATENCY_NS / 1e9
     # PSI counts the way into and out of each wait, too: on an emulated CPU a quarter of it all.

@@ -182,7 +182,7 @@ def kernel_bytes(group: Any, disk: Disk) -> dict[str, int]:
     """What the kernel charges to the cgroup: blkio.throttle.io_service_bytes or io.stat."""
     if group.version == 2:
         text = (group.cgroup.path("io") / "io.stat").read_text()
-        line = next((one for one in text.splitlines() if one.startswith(f"{disk.number} ")), "")
+        line = next((text_line for text_line in text.splitlines() if text_line.startswith(f"{disk.number} ")), "")
         pairs = dict(pair.split("=") for pair in line.split()[1:])
         return {"Read": int(pairs.get("rbytes", 0)), "Write": int(pairs.get("wbytes", 0))}
     text = (group.cgroup.path("blkio") / "blkio.throttle.io_service_bytes").read_text()
@@ -342,8 +342,8 @@ def test_written_back_pages_are_their_writers(
     seen = select(window, mine.id, disk)
     assert 4 * MIB <= seen.of("bytes")[WRITE] <= 4.5 * MIB
     # The journal belongs to no cgroup: kernel threads write it.
-    others = (window.device == disk.key) & (window.keys != mine.id) & (window.keys > 0)
-    assert window.bytes[others][:, WRITE].sum() < MIB
+    foreign = (window.device == disk.key) & (window.keys != mine.id) & (window.keys > 0)
+    assert window.bytes[foreign][:, WRITE].sum() < MIB
 
 
 def test_the_heavier_of_two_writers_is_the_lighters_culprit(
@@ -367,6 +367,41 @@ def test_the_heavier_of_two_writers_is_the_lighters_culprit(
     charged = {int(key) for key in matrix.culprit[matrix.victim == light.id] if key > 0}
     served = window.keys[(window.device == disk.key) & window.ops.any(axis=1)]
     assert charged <= set(served.tolist()), "charged to a cgroup that the disk did not serve"
+
+
+def test_a_flush_of_the_disk_is_the_work_of_the_cgroup_that_asked_for_it(
+    probe: BlockIO,
+    disk: Disk,
+    group: Callable[[str], Any],
+    generate: Generate,
+    spawn: Callable[..., subprocess.Popen[str]],
+) -> None:
+    """The disk's flush request has no bio: it was charged to a kernel thread, and so was all waiting behind it."""
+    reader, syncer = group("reader"), group("syncer")
+    # It syncs until the test ends: a fixed number of flushes can be over before a slow machine has started the reader.
+    code = (
+        "import itertools, mmap, os, sys\n"
+        "block = mmap.mmap(-1, 4096)\n"
+        "disk = os.open(sys.argv[1], os.O_RDWR | os.O_DIRECT)\n"
+        "for count in itertools.count():\n"
+        "    os.pwritev(disk, [block], count % 1024 * 4096)\n"
+        "    os.fsync(disk)\n"
+        "    if count == 0: print(flush=True)\n"
+    )
+    start = probe.read()
+    syncing = spawn([sys.executable, "-S", "-E", "-c", code, str(disk.path)], syncer.cgroup)
+    assert syncing.stdout is not None
+    assert syncing.stdout.readline() == "\n"
+    end = time.monotonic() + 90
+    while True:
+        log_of(generate(reader, disk.path, "read", 4096, 400))
+        seen = select(diff(start, probe.read()), reader.id, disk)
+        behind = seen.charged(reader.id, syncer.id)
+        if behind > 2 * MS or time.monotonic() > end:
+            break
+    assert syncing.poll() is None
+    assert behind > 2 * MS
+    assert behind > 10 * seen.charged(reader.id, SPECIAL_KEYS["kthread"])
 
 
 def test_counts_survive_a_restart_and_dead_groups_are_forgotten(

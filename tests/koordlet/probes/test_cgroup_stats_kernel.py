@@ -142,7 +142,7 @@ def test_all_cgroups_are_there_and_no_others(stats: CgroupStats, cgroup_child: C
     ended = made[-1]
     gone = {cgroup_id(f"{root}/{ended.dir}") for root in stats.roots.values()}
     ended.remove()
-    assert not gone & {one for hierarchy in stats.read().values() for one in hierarchy.ids.tolist()}
+    assert not gone & {cgroup_id for hierarchy in stats.read().values() for cgroup_id in hierarchy.ids.tolist()}
 
 
 def test_totals_of_pressure_are_those_of_the_last_averaging(
@@ -228,7 +228,7 @@ def test_the_tick_is_the_same_from_the_walk_and_from_the_files(
             for name, values in tables[0].columns.items()
         )
 
-    until(equal, "walk and files differ for good")
+    until(equal, "walk and files still differ")
     assert not walk.errors
 
 

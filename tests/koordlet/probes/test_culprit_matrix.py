@@ -115,20 +115,20 @@ def test_the_entries_of_two_cpus_for_a_pair_are_summed() -> None:
 
 
 @pytest.mark.parametrize("reading", [sparse, dense])
-@pytest.mark.parametrize("others", [0, 400], ids=["dense sums", "sorted sums"])
+@pytest.mark.parametrize("extra_keys", [0, 400], ids=["dense sums", "sorted sums"])
 @given(table=tables)
 def test_all_entries_are_merged_by_pair(
-    reading: Callable[..., Any], table: dict[int, tuple[int, int, int, int]], others: int
+    reading: Callable[..., Any], table: dict[int, tuple[int, int, int, int]], extra_keys: int
 ) -> None:
-    """`others`: slots of cgroups without any entry; with many of them the possible pairs are many."""
-    keys = np.append(KEYS, np.arange(1000, 1000 + others))
-    expected: defaultdict[str, Any] = defaultdict(lambda: [0, 0])
+    """`extra_keys`: slots of cgroups without any entry; with many of them the possible pairs are many."""
+    keys = np.append(KEYS, np.arange(1000, 1000 + extra_keys))
+    expected: defaultdict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
     for victim, culprit, ns, count in table.values():
         if KEYS[victim] and KEYS[culprit]:
-            pair = expected[int(KEYS[victim]), int(KEYS[culprit])]  # type: ignore[index]
+            pair = expected[int(KEYS[victim]), int(KEYS[culprit])]
             pair[0] += ns
             pair[1] += count
-    assert as_dict(reading(table).matrix(keys)) == {pair: tuple(both) for pair, both in expected.items()}
+    assert as_dict(reading(table).matrix(keys)) == {pair: (ns, count) for pair, (ns, count) in expected.items()}
 
 
 pairs = st.dictionaries(

@@ -64,9 +64,9 @@ def test_seconds_of_a_culprit_are_the_kernels_whatever_the_window(
         return owners.get(key) or limits.get(key) or Owner("gone", str(key))
 
     window = by_subject(diff(before, after), seconds, owner, owner)
-    frame: Any = SimpleNamespace(
-        subjects=subjects, keys=tuple(one.key for one in subjects), ran=np.zeros(2), pressure={}
-    )
+    keys = tuple(subject.key for subject in subjects)
+    rows = {key: row for row, key in enumerate(keys)}
+    frame: Any = SimpleNamespace(subjects=subjects, keys=keys, row_of=rows, ran=np.zeros(2), pressure={})
     result = MemorySource(lambda: window, lambda: "bpf").evidence(frame)
     assert result is not None
     evidence = Evidence(subjects, 3.0, {WaitResource.MEMORY: result})  # the CPU's window, which is not memory's

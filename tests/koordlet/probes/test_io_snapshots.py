@@ -13,6 +13,7 @@ from koordlet.probes.blockio.files import BlockFiles, counts_only
 from koordlet.probes.blockio.snapshot import DISCARD, READ, WRITE, BlockIOSnapshot, diff
 from koordlet.probes.culprits.owners import BLKIO, NETNS, SPECIAL, TASK, OwnerIds, owner_tag
 from koordlet.probes.culprits.slots import special_key
+from koordlet.system.cgroup import members
 from koordlet.system.cgroup.blockio import DiskUse, parse_blkio, parse_io_stat
 from koordlet.system.devices.blockdev import device_name, device_number
 from koordlet.system.proc.netns import parse_retransmits
@@ -157,6 +158,36 @@ def test_an_unknown_id_is_searched_for_less_and_less_often(trees: tuple[OwnerIds
     assert ids.translate(np.array([unknown, newcomer])).tolist() == [unknown, inode(root / "cpu/pod/one")]
     ids.translate(np.array([unknown]), walk=True)
     assert searches[-2:] == [399, 399]
+
+
+def test_cgroups_are_asked_for_their_namespace_less_and_less_often(
+    trees: tuple[OwnerIds, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, root = trees
+    now = 0.0
+    asked: list[str] = []
+    read = members.first_processes
+
+    def counted(path: str, limit: int) -> list[int]:
+        asked.append(path)
+        return read(path, limit)
+
+    monkeypatch.setattr(members, "first_processes", counted)
+    ids = OwnerIds(root / "cpu", {}, root / "proc", clock=lambda: now)
+    for second in range(0, 64, 2):  # one more namespace every two seconds, none of which any cgroup has
+        now = float(second)
+        ids.translate(np.array([owner_tag(NETNS, 10**9 + number) for number in range(min(second, 18) + 1)]))
+        if second == 18:
+            asked.clear()
+    times = asked.count(f"{root}/cpu/pod/one")
+    assert times <= 3
+    (root / "cpu/late").mkdir()
+    (root / "cpu/late/cgroup.procs").write_text("13\n")
+    (root / "cpu/lone/cgroup.procs").write_text("")
+    now += 2
+    tag = np.array([owner_tag(NETNS, inode(root / "ns/lone"))])
+    assert ids.translate(tag, walk=True).tolist() == [inode(root / "cpu/late")], "a new cgroup is asked at once"
+    assert asked.count(f"{root}/cpu/pod/one") == times + 1, "all are asked by a search that must not miss any"
 
 
 counts = st.dictionaries(st.tuples(st.integers(1, 5), st.integers(0, 2)), st.integers(1, 10**9), max_size=8)

@@ -41,7 +41,7 @@ def test_layouts_are_those_of_the_headers() -> None:
         (layouts.CPU_STATE, 576),
         (layouts.STAMP, 64),
         (layouts.IO_STATS, 1024),
-        (layouts.IO_DEVICE, 792),
+        (layouts.IO_DEVICE, 800),
         (layouts.NET_STATS, 320),
         (layouts.OOM_EVENT, 432),
         (layouts.CGROUP_STATS_ROW, 160),

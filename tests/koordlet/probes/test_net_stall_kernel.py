@@ -130,7 +130,7 @@ def value(window: NetStallSnapshot, column: str, key: int) -> int:
 
 
 def charged(window: NetStallSnapshot, victim: int, culprit: int | None) -> int:
-    """Nanoseconds; None is everybody."""
+    """Nanoseconds; None: of all cgroups."""
     matrix = window.culprits
     entries = matrix.victim == victim
     return int(matrix.ns[entries if culprit is None else entries & (matrix.culprit == culprit)].sum())
@@ -299,7 +299,7 @@ def test_unread_data_is_backlog(probe: NetStall, sides: tuple[Side, Side]) -> No
 
 
 def test_full_receive_queues_are_counted(probe: NetStall, sides: tuple[Side, Side]) -> None:
-    """Nobody reads a UDP socket: what no longer fits is the kernel's RcvbufErrors."""
+    """No process reads a UDP socket: the kernel counts what no longer fits as RcvbufErrors."""
     client, server = sides
     listener = server.run(
         "import socket, sys; s = socket.socket(type=socket.SOCK_DGRAM); s.bind(('0.0.0.0', 7001));"

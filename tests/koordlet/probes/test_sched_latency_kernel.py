@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from koordlet.probes.culprits.matrix import CulpritMatrix
@@ -148,8 +149,8 @@ def test_noisy_neighbour_is_named_and_the_wait_is_the_kernels(
     # The first part of a wait with more switches than are remembered is counted, but has no named culprit.
     older = charged(seen.culprits, victim.id, SPECIAL_KEYS["older"])
     assert charged(seen.culprits, victim.id, noisy.id) + older >= 0.97 * neighbour.run_ns - 5 * MS
-    others = charged_in_all(seen.culprits, victim.id) - charged(seen.culprits, victim.id, noisy.id)
-    assert others - older <= kernel.delay_ns - 0.97 * neighbour.run_ns + 5 * MS
+    other_ns = charged_in_all(seen.culprits, victim.id) - charged(seen.culprits, victim.id, noisy.id)
+    assert other_ns - older <= kernel.delay_ns - 0.97 * neighbour.run_ns + 5 * MS
 
 
 def test_all_waiting_is_charged_to_a_culprit(
@@ -227,7 +228,7 @@ def test_waking_into_a_throttled_group_is_throttling(
     both = throttled(seen.result, victim.id) + waited(seen.result, victim.id)
     assert both == pytest.approx(sum(delays), rel=0.03, abs=5 * MS)
     if tells_throttling:
-        # Held back nearly all the time that the burner is, and counted beside it.
+        # Throttled nearly as long as the burner, and counted beside it.
         assert 1.5 * seen.throttled_ns[0] < throttled(seen.result, victim.id) < 2.1 * seen.throttled_ns[0]
 
 
@@ -308,6 +309,27 @@ def test_waiting_survives_a_move_to_another_cpu(
     rel = 0.5 if clock_error_ns else 0.02
     assert waited(seen.result, moved.id) == pytest.approx(seen.kernel[pid].delay_ns, rel=rel, abs=2 * MS)
     assert charged(seen.culprits, moved.id, SPECIAL_KEYS["moved"]) > 0
+
+
+def test_the_waiting_times_alone_agree_with_the_snapshots_before_and_after(
+    probes: ProbeSet, group: Callable[[str], Any]
+) -> None:
+    source = loaded_sched_latency(probes)
+    assert source is not None
+    first_group, second_group = group("first"), group("second")
+    for entry in (first_group, second_group):
+        entry.run("end = time.thread_time() + 0.3\nwhile time.thread_time() < end: pass", cpu=0)
+    for entry in (first_group, second_group):
+        assert entry.processes[0].wait(timeout=120) == 0
+    before, waits, after = source.read(), source.waits(), source.read()
+    for key in before.keys.tolist():
+        first, last = before.row(key), after.row(key)
+        row = int(np.searchsorted(waits.keys, key))
+        assert waits.keys[row] == key and first is not None and last is not None
+        assert before.sum_ns[first] <= waits.waited_ns[row] <= after.sum_ns[last]
+        assert before.throttled_ns[first] <= waits.throttled_ns[row] <= after.throttled_ns[last]
+    assert before.row(first_group.id) is not None
+    assert (waits.since(waits).waited_ns == 0).all()
 
 
 def test_many_short_lived_tasks(probes: ProbeSet, group: Callable[[str], Any]) -> None:

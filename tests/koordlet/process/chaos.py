@@ -66,11 +66,16 @@ class Chaos:
     def fleet(self) -> Fleet:
         return self.scene.fleet
 
-    def open(self, pods: int) -> None:
+    def populate(self, pods: int) -> Policy:
+        """Make the pods; the first policy."""
         self.before = walk(self.fleet.tree)
         for _ in range(pods):
             self._add()
         self.policy = self.policies[0]
+        return self.policy
+
+    def open(self, pods: int) -> None:
+        self.policy = self.populate(pods)
         self.scene.open(documents(self.policy), cpus=len(self.cpus), memory_mib=self.memory_mib)
 
     def run(self, kills: int) -> list[str]:
@@ -87,7 +92,7 @@ class Chaos:
                 continue
             self.scene.settle(ROUNDS)
             self.converged.append(time.monotonic() - began)
-            left = self._compare()
+            left = self.compare()
             self.wrong += [f"kill {turn}: {what}" for what in left]
             state = "all is as specified" if not left else f"{len(left)} settings are wrong: {left[0]}"
             self.say(f"{step}; {ROUNDS} rounds later ({self.converged[-1]:.1f} s with the start) {state}")
@@ -103,7 +108,7 @@ class Chaos:
         """(seconds until it, rounds that the koordlet had begun)."""
         began, lives = time.monotonic(), self.rng.uniform(0.0, LONGEST)
         while time.monotonic() < began + lives:
-            self._churn()
+            self.churn()
         rounds = self.scene.runs("qos")
         if self.rng.random() < STOPPING:
             self.scene.koordlet.process.terminate()
@@ -114,18 +119,19 @@ class Chaos:
     def _change(self) -> None:
         """What happens while no koordlet enforces."""
         for _ in range(self.rng.randrange(4)):
-            self._churn()
+            self.churn()
         self.policy = self.rng.choice(self.policies)
         self.scene.ask(documents(self.policy))
 
-    def _compare(self) -> list[str]:
+    def compare(self) -> list[str]:
+        """Settings that differ from what the policy asks for, in words."""
         assert self.policy is not None
         pinned = any(pod.spec.annotations == OWN for pod in self.fleet.pods.values())
         policy = replace(self.policy, pools=str(self.cpus - {max(self.cpus)})) if pinned else self.policy
         wanted = expected(self.before, self.fleet, policy)
         return differences(wanted, walk(self.fleet.tree), unseen(self.fleet, policy))
 
-    def _churn(self) -> None:
+    def churn(self) -> None:
         """A pod goes and another comes; the kubelet tells of it a moment later."""
         uid = self.rng.choice(list(self.fleet.pods))
         gone = self.fleet.pods[uid].dir

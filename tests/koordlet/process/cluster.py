@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import datetime
 import json
+import os
 import ssl
 import subprocess
 import sys
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -31,8 +33,10 @@ TOPOLOGY = f"/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies/{NODE}"
 class Api:
     """An API server process that can be killed and started again, and a client of it."""
 
-    def __init__(self, directory: Path, port: int, *flags: str) -> None:
+    def __init__(self, directory: Path, port: int, *flags: str, environ: Mapping[str, str] | None = None) -> None:
+        """`environ` is added to this process's."""
         self.directory, self.port, self.flags = directory, port, flags
+        self.environ = {**os.environ, **(environ or {})}
         self.process: subprocess.Popen[bytes] | None = None
         self.kubeconfig = directory / "admin.kubeconfig"
 
@@ -44,7 +48,7 @@ class Api:
                     f"--secure-port={self.port}", "--watch-history=1s", "--watch-history-events=100",
                     *self.flags,
                 ],
-                stdout=log, stderr=log,
+                stdout=log, stderr=log, env=self.environ,
             )  # fmt: skip
 
     def kill(self) -> None:
@@ -104,10 +108,16 @@ class Kubelet:
             def log_message(self, format: str, *args: object) -> None:
                 pass
 
-        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        tls.load_cert_chain(*_certificate(directory))
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.socket = tls.wrap_socket(self.server.socket, server_side=True, do_handshake_on_connect=False)
+        self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._tls.load_cert_chain(*_certificate(directory))
+        self._handler = Handler
+        self.port = 0
+        self.listen()
+
+    def listen(self) -> None:
+        """On the port of the first time."""
+        self.server = ThreadingHTTPServer(("127.0.0.1", self.port), self._handler)
+        self.server.socket = self._tls.wrap_socket(self.server.socket, server_side=True, do_handshake_on_connect=False)
         self.port = self.server.server_address[1]
         self.thread = threading.Thread(target=self.server.serve_forever)
         self.thread.start()

@@ -19,7 +19,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -292,7 +292,15 @@ class View:
 class Koordlet:
     """One `python -m koordlet` with quick cadences."""
 
-    def __init__(self, view: View, *flags: str, user: int | None = None, standalone: bool = True) -> None:
+    def __init__(
+        self,
+        view: View,
+        *flags: str,
+        user: int | None = None,
+        standalone: bool = True,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """`environ` is added to this process's."""
         self.port = free_port()
         self.log_path = view.scratch / f"koordlet-{next(_serial)}.log"
         mode = ["--standalone"] if standalone else []
@@ -300,7 +308,7 @@ class Koordlet:
             sys.executable, "-m", "koordlet", *mode, f"--addr=127.0.0.1:{self.port}", "--node-name=own-node",
             "--snapshot-interval=1s", "--psi-collector-interval=1s", *view.flags(), *flags,
         ]  # fmt: skip
-        environment = {**os.environ, "agent_mode": "hostMode", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {**os.environ, "agent_mode": "hostMode", "PYTHONDONTWRITEBYTECODE": "1", **(environ or {})}
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(view.enter(command, user), stderr=log, stdout=log, env=environment)
         self.view = view

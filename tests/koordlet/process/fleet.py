@@ -159,7 +159,7 @@ class Fleet:
             self._end(directory)
 
     def annotate(self, name: str, annotations: Mapping[str, str]) -> None:
-        """Somebody edits the pod."""
+        """A user edits the pod."""
         (pod,) = [pod for pod in self.pods.values() if pod.spec.name == name]
         self.pods[pod.uid] = replace(pod, spec=replace(pod.spec, annotations=annotations))
 
@@ -275,7 +275,7 @@ State = dict[tuple[str, str], str]
 
 
 def walk(tree: Any, below: str = "") -> State:
-    """Every file that anybody could write, of every group at or below a directory of the tree."""
+    """Every file that a process could write, of every group at or below a directory of the tree."""
     state: State = {}
     for root in dict.fromkeys(tree.roots.values()):
         top = root / tree.top

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +30,30 @@ WAITING = "waiting for figures"
 class Scene:
     """`tools` is the module of shared helpers (`conftest.py`)."""
 
-    def __init__(self, tools: Any, fleet: Fleet, view: Any, scratch: Path, *, gates: str = GATES) -> None:
-        self.tools, self.fleet, self.view = tools, fleet, view
-        self.api, self.kubelet = Api(scratch / "api", tools.free_port()), Kubelet(scratch)
+    def __init__(
+        self,
+        tools: Any,
+        fleet: Fleet,
+        view: Any,
+        scratch: Path,
+        *,
+        gates: str = GATES,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """`environ`: of API server and koordlet, besides this process's."""
+        self.tools, self.fleet, self.view, self.environ = tools, fleet, view, environ or {}
+        self.api = Api(scratch / "api", tools.free_port(), environ=self.environ)
+        self.kubelet = Kubelet(scratch)
         (view.scratch / "token").write_text(TOKEN)
         self._gates = gates
         self.koordlet: Any = None
 
-    def open(self, spec: dict[str, Any], *, cpus: int, memory_mib: int) -> None:
-        """The API server with a Node and its NodeSLO."""
+    def open(self, spec: dict[str, Any] | None, *, cpus: int, memory_mib: int, crds: Container[str] = CRDS) -> None:
+        """The API server with a Node and its NodeSLO; None: the caller creates it."""
         self.api.start()
         self.tools.until(self.api.ready, "the API server")
         for crd in crdgen.documents().values():
-            if crd["metadata"]["name"] in CRDS:
+            if crd["metadata"]["name"] in crds:
                 self.api.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
         self.tools.until(lambda: self.api.find(SLO.rpartition("/")[0]), "NodeSLO served")
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
@@ -55,7 +67,8 @@ class Scene:
         }
         self.api.patch(f"/api/v1/nodes/{NODE}/status", {"status": status})
         slo = {"apiVersion": "slo.koordinator.sh/v1alpha1", "kind": "NodeSLO", "metadata": {"name": NODE}}
-        self.api.call("POST", SLO.rpartition("/")[0], {**slo, "spec": spec})
+        if spec is not None:
+            self.api.call("POST", SLO.rpartition("/")[0], {**slo, "spec": spec})
         self.publish()
 
     def publish(self) -> None:
@@ -72,6 +85,7 @@ class Scene:
         self.koordlet = self.tools.Koordlet(
             self.view, f"--kubeconfig={self.api.kubeconfig}", f"--kubelet-token-file={self.view.scratch / 'token'}",
             f"--feature-gates={self._gates}", *FLAGS, *flags, standalone=False,
+            environ=self.environ,
         )  # fmt: skip
         return self.koordlet
 

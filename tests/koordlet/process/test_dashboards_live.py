@@ -86,6 +86,7 @@ MAY_BE_EMPTY = {
     "koordlet_node_memory_cold_bytes": "kidled, or five minutes of watching",
     "koordlet_container_memory_cold_bytes": "kidled, or five minutes of watching",
     "koordlet_be_suppress_cpu_cores": "a strategy that suppresses",
+    "koordlet_pod_eviction": "an eviction",
     "koordlet_audit_events_total": "gate AuditEvents",
     "koordlet_node_gpu_used_core_ratio": "a GPU",
     "koordlet_node_gpu_used_memory_bytes": "a GPU",

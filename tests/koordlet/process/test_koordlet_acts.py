@@ -1,9 +1,9 @@
 """A koordlet process throttles a best-effort burner that delays a service, and releases it when it has ended; and it
 says on the Node what of a NodeSLO it does not take.
 
-One history for all tests. Group identity is off and both pods weigh the same, so that the burner really hurts: it gets
-less and less CPU until the service is well, and all of it back afterwards. What the service waits is the kernel's word
-(schedstat of its threads), not koordlet's.
+One history for all tests. Group identity is off and both pods weigh the same, so that the burner really delays the
+service: it gets less and less CPU until the service is well, and all of it back afterwards. What the service waits is
+the kernel's word (schedstat of its threads), not koordlet's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEP, FLOOR, RELEASE = 50, 20, 4
 ACTIONS = {"cpu": {"enable": True, "stepPercent": STEP, "floorPercent": FLOOR, "intervalSeconds": 2,
                    "releaseSeconds": RELEASE}}  # fmt: skip
 KEEN = {"lostPercent": 4, "minLostPercent": 2}
-"""The service still counts as hurt at the floor, so that the floor is reached whatever else the machine does."""
+"""The service still counts as delayed at the floor, so that the floor is reached whatever else the machine does."""
 STRATEGY = {"interferenceStrategy": {"minDurationSeconds": 2, "windowSeconds": 2, "cpu": KEEN, "actions": ACTIONS}}
 SERVICE = (0.004, 0.008)
 """Seconds of work and of sleep: a service that wants a third of a CPU."""

@@ -1,4 +1,4 @@
-"""koordlet with the capabilities of `control.ctl.manifests.capabilities` and no others, and without each of them.
+"""koordlet with the capabilities of `koordlet.system.capabilities` and no others, and without each of them.
 
 The bounding set of the process is reduced before it starts; it runs as root. A function is called in a process of its
 own, as koordlet calls it, with the whole set and with the set without one capability: only the latter is refused.
@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from control.ctl.manifests.capabilities import CAPABILITIES
+from koordlet.system.capabilities import CAPABILITIES
 from koordlet.system.cgroup.naming import KubeQOS
 from tests.ports import free_port
 

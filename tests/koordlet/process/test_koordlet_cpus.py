@@ -112,7 +112,7 @@ def history(scene: Scene) -> History:
     scene.settle()
     history.off = walk(tree)
     _ask(scene, wanted=True)
-    until(reached, "all of it once more")
+    until(reached, "all settings again")
     scene.settle()
     history.again = walk(tree)
     assert scene.stop() == 0

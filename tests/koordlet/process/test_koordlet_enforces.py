@@ -2,6 +2,7 @@
 
 One history for all tests: koordlet decides over a best-effort pod and a service beside it; it is killed while its
 settings are in place, NodeSLO switches the strategies off, a new one starts; at last they are on again and it stops.
+In between the node is one that Koordinator's koordlet left: the same settings, but no ledger.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from koordlet.api.encoding import crdgen
+from koordlet.resourceexecutor.takeover import MARK
 from koordlet.system.cgroup.naming import KubeQOS, pod_dir
 from tests.koordlet.process.cluster import NODE, TOKEN, Api, Kubelet
 
@@ -50,6 +52,8 @@ class History:
     ledger: str = ""
     killed: tuple[int, int, int, int] = (0, 0, 0, 0)
     off: tuple[int, int, int, int] = (0, 0, 0, 0)
+    left: tuple[int, int, int, int] = (0, 0, 0, 0)
+    taken_over: tuple[int, int, int, int] = (0, 0, 0, 0)
     again: tuple[int, int, int, int] = (0, 0, 0, 0)
     stopped: tuple[int, int, int, int] = (0, 0, 0, 0)
     status: int = -1
@@ -126,7 +130,7 @@ def history(
         return koordlets(
             view, f"--kubeconfig={api.kubeconfig}", f"--kubelet-token-file={view.scratch / 'token'}",
             "--kubelet-sync-interval=1s", "--probes=off", "--enable-node-metric-report=false",
-            "--runtime-hooks-reconcile-interval=1s", standalone=False,
+            "--runtime-hooks-reconcile-interval=1s", f"--var-run-root-dir={view.scratch / 'run'}", standalone=False,
         )  # fmt: skip
 
     try:
@@ -161,7 +165,17 @@ def _live(tools: Any, api: Api, start: Callable[[], Any], view: Any, settings: C
     tools.until(lambda: settings() == history.before, "restoring of what the killed one left")
     history.off = settings()
     api.patch(SLO, {"spec": ON})
-    history.again = tools.until(suppressed, "settings once more")
+    tools.until(suppressed, "settings before the predecessor ends")
+    koordlet.kill()
+    history.left = settings()
+    (view.state / "settings.json").unlink()
+    (view.scratch / "run" / MARK).mkdir(parents=True)
+    api.patch(SLO, {"spec": OFF})
+    koordlet = start()
+    tools.until(lambda: settings() == history.before, "resetting of what the predecessor left")
+    history.taken_over = settings()
+    api.patch(SLO, {"spec": ON})
+    history.again = tools.until(suppressed, "the settings again")
     history.status = koordlet.terminate()
     history.stopped = settings()
     return history
@@ -197,6 +211,11 @@ def test_a_kill_leaves_settings_and_the_ledger_knows_what_was_there(history: His
 
 def test_switched_off_after_a_kill_everything_is_as_it_was(history: History) -> None:
     assert history.off == history.before
+
+
+def test_switched_off_after_a_predecessor_everything_is_neutral(history: History) -> None:
+    assert history.left[1:] == (1, LIMIT_US, LIMIT_US)
+    assert history.taken_over == history.before
 
 
 def test_a_stop_gives_everything_back(history: History) -> None:

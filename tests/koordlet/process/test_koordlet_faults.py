@@ -41,7 +41,7 @@ def pair(tree: Any, tools: Any, cpus: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def shared(tree: Any, pair: Any, views: Any, koordlets: Any) -> Any:
-    """One koordlet for all tests that do not hurt it."""
+    """One koordlet for all tests that leave it running."""
     return koordlets(views(tree)).wait()
 
 
@@ -194,7 +194,7 @@ def test_first_figures_wait_for_no_probe(tree: Any, pair: Any, views: Any, koord
 
 @pytest.fixture
 def open_view(tree: Any, tools: Any) -> Iterator[Any]:
-    """A view that everybody may look into; pytest shuts its folders to others whenever one of it starts."""
+    """A folder that all users may read; pytest closes its own folders to other users at each start."""
     with tempfile.TemporaryDirectory(prefix=f"koord-process-{os.getpid()}-") as scratch:
         Path(scratch).chmod(0o755)
         view = tools.View(tree, Path(scratch))

@@ -40,9 +40,9 @@ RELEASE, PATIENT = 3, 4
 CLASS_BITS = 100_000_000
 """A second, of best effort: less than its pod wants to send."""
 KEEN = {"lostPercent": 4, "minLostPercent": 2}
-"""Services count as hurt early, so that it is not the machine's other work that decides."""
+"""Services count as delayed early, so that other work of the machine does not decide the result."""
 BETTER = 1.5
-"""Times as many rounds as while it was hurt."""
+"""Factor of rounds compared with the time while it was delayed."""
 
 
 def _action(resource: str, interval: int, **more: int) -> dict[str, Any]:
@@ -206,7 +206,7 @@ class Node:
         return float((read() - before) / (self.tools.boot_time() - began))
 
     def suffers(self, history: History, resource: str, read: Callable[[], float]) -> list[float]:
-        """The neighbour has begun: until the service counts as hurt because of it, and something is taken. The
+        """The neighbour has begun: until the service counts as delayed because of it, and a lever is used. The
         counter's pace from half second to half second."""
         paces: list[float] = []
 
@@ -390,7 +390,7 @@ def test_a_service_that_delays_another_is_named_and_not_throttled(history: Histo
     event = history.events["index", "InterferenceNotActedOn"]
     assert "delays container c0 of default/store in io" in event["message"]
     assert "index" not in {entry["name"] for entry in history.audit if entry["reason"] == "InterferenceTightened"}
-    assert set(history.untouched.values()) == {math.inf}, "nor was anybody who did nothing"
+    assert set(history.untouched.values()) == {math.inf}, "and no idle container was throttled"
 
 
 def test_victim_and_culprit_are_explained(history: History) -> None:

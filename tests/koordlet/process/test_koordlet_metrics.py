@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -128,10 +130,45 @@ KOORDINATORS_SPELLING = {
 
 
 @pytest.fixture(scope="module")
-def served(trees: Callable[..., Any], views: Any, koordlets: Any, tools: Any, cpus: Any) -> Iterator[Any]:
+def exporter() -> Iterator[tuple[str, list[str]]]:
+    """URL of a third-party exporter, and the lines that it serves."""
+    lines: list[str] = []
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write("".join(lines).encode())
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Not to stderr."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/metrics", lines
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def served(
+    trees: Callable[..., Any],
+    views: Any,
+    koordlets: Any,
+    tools: Any,
+    cpus: Any,
+    exporter: tuple[str, list[str]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Any]:
     tree = trees()
     (worker, _), (batch,) = tree.pod(KubeQOS.BURSTABLE, 2), tree.pod(KubeQOS.BESTEFFORT)
-    koordlet = koordlets(views(tree), *COLLECTORS).wait()
+    url, lines = exporter
+    lines.append(f'container_cpi{{container_id="{worker.key}"}} 1.5\n')
+    advisors = tmp_path_factory.mktemp("advisors") / "advisors.json"
+    figures = [{"name": "cpi", "metric": "container_cpi"}]
+    advisors.write_text(
+        json.dumps({"advisors": [{"name": "pmu", "url": url, "intervalSeconds": 5, "figures": figures}]})
+    )
+    koordlet = koordlets(views(tree), *COLLECTORS, f"--external-advisors={advisors}").wait()
     worker.run(tools.duty(0.02, 0.02), cpus[0])
     batch.run(tools.BURN, cpus[0])
     for name in ("culprit_wait_seconds_total", "wait_seconds_total"):  # the first is read at each scrape, the other not
@@ -139,9 +176,13 @@ def served(trees: Callable[..., Any], views: Any, koordlets: Any, tools: Any, cp
             lambda name=name: koordlet.values(f"koordlet_sched_latency_{name}", container_id=worker.key),
             f"{name} of the worker",
         )
+    tools.until(
+        lambda: koordlet.values("koordlet_external_advisor_figure", container_id=worker.key), "external figures"
+    )
     tools.until(lambda: koordlet.values("koordlet_container_memory_cold_bytes", container_id=worker.key), "cold bytes")
     tools.until(
-        lambda: koordlet.values("koordlet_interference_culprit_share", container_id=worker.key), "who hurts the worker"
+        lambda: koordlet.values("koordlet_interference_culprit_share", container_id=worker.key),
+        "the culprits of the worker",
     )
     yield koordlet, worker, batch
     for container in tree.containers:
@@ -183,6 +224,14 @@ def test_family_is_served_as_in_the_catalogue(served: Any, page: dict[str, Any],
 def _has_pressure(container: Any) -> bool:
     tree = container.tree
     return ("" if tree.v2 else "unified") in tree.roots and Path("/proc/pressure").is_dir()
+
+
+def test_external_advisors_are_read_under_the_syscall_filter(served: Any) -> None:
+    """The whole process: its threads have the filter, and it resolves, connects and reads as it must."""
+    koordlet, worker, _ = served
+    threads = list(Path(f"/proc/{koordlet.process.pid}/task").glob("*/status"))
+    assert threads and all("Seccomp:\t2\n" in status.read_text() for status in threads)
+    assert koordlet.value("koordlet_external_advisor_figure", container_id=worker.key) == 1.5
 
 
 def test_nothing_is_served_that_the_page_does_not_define(served: Any) -> None:

@@ -21,6 +21,8 @@ import yaml
 from control.ctl.manifests import koordlet as manifests
 from koordlet.api.encoding import crdgen
 from koordlet.api.encoding.quantity import Quantity
+from koordlet.app.flags import read
+from koordlet.options import KoordletOptions
 from koordlet.system.cgroup.naming import KubeQOS
 from koordlet.system.roots import Roots
 from tests.koordlet.cgroupdirs import container_dir
@@ -51,7 +53,7 @@ GRANTED = granted(manifests.rules())
 
 
 class AskingKubelet(Kubelet):
-    """Whoever calls is looked up and must have the right to the path, as at a kubelet of Kubernetes 1.33 or newer."""
+    """The caller is authenticated and must have the right to the path, as at a kubelet of Kubernetes 1.33 or newer."""
 
     def __init__(self, directory: Path, api: Api) -> None:
         self.used: set[Right] = set()
@@ -155,13 +157,13 @@ def running_pod(api: Api, tools: Any, tree: Any, name: str, qos: str, kube_qos: 
 def refuse_and_accept(api: Api, tools: Any) -> None:
     """A NodeSLO that is not taken, taken, and not taken for the same reason again."""
 
-    def said(status: str) -> bool:
+    def condition_is(status: str) -> bool:
         conditions = api.call("GET", f"/api/v1/nodes/{NODE}")["status"].get("conditions", [])
         return any(condition["type"] == "NodeSLOInvalid" and condition["status"] == status for condition in conditions)
 
     for policy, status in (("always", "True"), ("none", "False"), ("always", "True")):
         api.patch(SLO, {"spec": {"cpuBurstStrategy": {"policy": policy}}})
-        tools.until(lambda status=status: said(status), f"NodeSLOInvalid {status}")
+        tools.until(lambda status=status: condition_is(status), f"NodeSLOInvalid {status}")
 
 
 def meddle(api: Api, number: int) -> None:
@@ -264,8 +266,19 @@ def test_everything_that_koordlet_looks_for_on_the_host_is_mounted() -> None:
     inside = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
     outside = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
     assert set(inside.values()) == set(outside)
-    here, there = Roots.daemonset(), Roots.host()
-    for name in ("cgroup", "sys", "sys_fs", "var_run", "run", "var_lib_kubelet", "hook_config", "terway_qos"):
+    here, there = read(KoordletOptions, [*container["args"], "--node-name=n"]).roots(), Roots.host()
+    for name in (
+        "proc_sys",
+        "dev",
+        "cgroup",
+        "sys",
+        "sys_fs",
+        "var_run",
+        "run",
+        "var_lib_kubelet",
+        "hook_config",
+        "terway_qos",
+    ):
         assert outside[inside[str(getattr(here, name))]] == str(getattr(there, name)), name
     assert spec["hostPID"] and spec["hostNetwork"], "/proc and the network are the node's"
     written = [argument.partition("=")[2] for argument in container["args"] if "=/" in argument]

@@ -3,7 +3,7 @@
 One history for all tests, because a report takes thirty seconds at least: an API server process and a kubelet (TLS in
 this process, so that it can misbehave), a first report; then koordlet sleeps through changes that the server no longer
 remembers, the server is killed and started again on its port, the NodeMetric is recreated with another policy, the
-kubelet falls silent; and a second report. At the end koordlet is stopped and started once more.
+kubelet stops answering; and a second report. At the end koordlet is stopped and started again.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _live(tools: Any, tree: Any, view: Any, koordlets: Any, api: Api, kubelet: K
     koordlet.wait()
 
     def reported(uid: str, windows: int) -> Callable[[], Any]:
-        def found() -> Any:
+        def page() -> Any:
             metric = api.find(METRIC)
             fresh = metric is not None and metric["metadata"]["uid"] == uid
             status = metric.get("status", {}) if fresh else {}
@@ -168,7 +168,7 @@ def _live(tools: Any, tree: Any, view: Any, koordlets: Any, api: Api, kubelet: K
             complete = len(status.get("nodeMetric", {}).get("aggregatedNodeUsages", [])) == windows
             return complete and status.get("prodPeakMetric") and metric
 
-        return found
+        return page
 
     def note(uid: str, windows: int) -> None:
         history.reports.append(_settled(reported(uid, windows), tools, "a report"))
@@ -418,7 +418,7 @@ def test_the_topology_is_this_machines(history: History) -> None:
 
 
 def test_prod_is_predicted(history: History) -> None:
-    """Not more can be lent than the one Prod pod requested; the peak covers what it and the system used."""
+    """No more can be overcommitted than the one Prod pod requested; the peak covers what it and the system used."""
     for report in history.reports:
         status = report["status"]
         lent, peak = (status[f"prod{name}Metric"]["resource"]["resources"] for name in ("Reclaimable", "Peak"))

@@ -103,6 +103,6 @@ def test_the_interface_is_shaped_and_itself_again(scene: Scene) -> None:
     scene.start()
     tools.until(lambda: alive() and picture() == before, "what the killed one left to be removed")
     scene.ask(ON)
-    tools.until(shaped, "classes, sets and rules once more")
+    tools.until(shaped, "classes, sets and rules again")
     assert scene.stop() == 0
     assert picture() == before

@@ -17,7 +17,7 @@ from koordlet.audit import NullAuditor
 from koordlet.kube import Client, ClientConfig, EventRecorder
 from koordlet.prometheus import Registries
 from koordlet.qosmanager.engine.eviction import EvictionTask
-from koordlet.qosmanager.engine.evictor import PodEvictor
+from koordlet.qosmanager.engine.evictor import EvictionRequests, PodEvictor
 from koordlet.qosmanager.engine.view import PodView
 from koordlet.statesinformer.pods.cgroupindex import owner_of
 from koordlet.statesinformer.pods.informer import describe
@@ -40,7 +40,9 @@ class Node:
         self.registries = Registries()
         self.registries.node = "n"
         self.events = EventRecorder(client, "koordlet", "n")
-        self.evictor = PodEvictor(client, self.events, NullAuditor(), self.registries, lambda: self.now)
+        self.evictor = PodEvictor(
+            EvictionRequests(client), self.events, NullAuditor(), self.registries, lambda: self.now
+        )
 
     async def pod(self, name: str, ready: bool = True, **labels: str) -> PodView:
         """`labels` without Koordinator's prefix."""

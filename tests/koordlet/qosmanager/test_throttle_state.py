@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from koordlet.qosmanager.throttling.state import (
     FULL,
     MAX_RELEASE_FACTOR,
+    MEMORY_SECONDS,
+    QUICK_RELEASE_SECONDS,
     CulpritStatus,
     Phase,
     ThrottlePace,
@@ -22,6 +24,9 @@ from koordlet.qosmanager.throttling.state import (
 
 PACE = ThrottlePace(step=20, floor=10, interval=3.0, release=30.0)
 INTERFERES, RECOVERING, QUIET = CulpritStatus.INTERFERES, CulpritStatus.RECOVERING, CulpritStatus.QUIET
+SUSPECTED = CulpritStatus.SUSPECTED
+CHANGES_PER_MINUTE = 12
+"""Of one level, with the default pace, whatever the evidence does."""
 
 
 def history(
@@ -128,7 +133,7 @@ def test_the_level_stays_between_the_floor_and_100_percent(
 ) -> None:
     for _, _, held in walk(pace, steps, base):
         if held is not None:
-            assert pace.floor <= held.level < FULL
+            assert pace.floor <= held.level <= FULL
             assert base * pace.floor // FULL <= held.value <= base
 
 
@@ -138,9 +143,11 @@ def test_steps_are_bounded_and_follow_the_status(pace: ThrottlePace, steps: list
     for now, status, held in walk(pace, steps):
         level = FULL if held is None else held.level
         if level != before:
-            assert level < before if status is INTERFERES else status is QUIET and level > before
+            assert level < before if status in (INTERFERES, SUSPECTED) else status is QUIET and level > before
             assert abs(level - before) <= pace.step or level in (FULL, pace.floor)
-            assert at is None or before == FULL or now - at >= (pace.interval if level < before else pace.release)
+            confirmed = held is not None and held.confirmed
+            if at is not None and confirmed and before != FULL and status is not SUSPECTED:
+                assert now - at >= (pace.interval if level < before else pace.release)
             before, at = level, now
 
 
@@ -156,4 +163,81 @@ def test_a_quiet_culprit_is_fully_released_in_bounded_time(
         level = FULL if held is None else held.level
         assert level >= before
         before = level
-    assert held is None
+    assert held is None or held.level == FULL
+    assert held is None or advance(held, QUIET, pace, now + MEMORY_SECONDS, 1) is None
+
+
+# --- short evidence
+
+
+def test_short_evidence_gives_one_step_which_is_released_soon() -> None:
+    states = history([SUSPECTED] * 30 + [QUIET] * 4)
+    assert levels(states) == [80] * 31 + [FULL] * 3
+    assert states[29] is not None and states[29].phase is Phase.PROVISIONAL
+
+
+def test_an_alarm_continues_from_the_provisional_step() -> None:
+    states = history([SUSPECTED] * 4 + [INTERFERES] * 4 + [QUIET] * 20)
+    assert levels(states)[:8] == [80] * 4 + [60] * 3 + [40]
+    assert states[4] is not None and states[4].phase is Phase.TIGHTENING
+    assert levels(states)[-1] == 40, "from now on the longer release time counts"
+
+
+def test_a_culprit_that_comes_and_goes_stays_limited_longer_each_time() -> None:
+    """1 s of every 5 s: after the second time the limit outlasts the pause."""
+    bursts = levels(history(([SUSPECTED] + [QUIET] * 4) * 24))
+    changes = [at for at in range(1, len(bursts)) if bursts[at] != bursts[at - 1]]
+    assert changes == [2, 5], "released once, then kept"
+    rare = levels(history(([SUSPECTED] + [QUIET] * 70) * 4))
+    assert rare.count(80) == 4 * QUICK_RELEASE_SECONDS, "remembered for a minute only"
+
+
+def test_short_evidence_undoes_a_step_up_at_once() -> None:
+    released = history([INTERFERES] * 4 + [QUIET] * 31)[-1]
+    assert released is not None and released.level == 80
+    again = advance(released, SUSPECTED, PACE, 35.5, 1000)
+    assert again is not None and (again.level, again.release_factor, again.confirmed) == (60, 2, True)
+    assert advance(again, SUSPECTED, PACE, 60.0, 1000) == replace(again, interfered=60.0), "and no more than that"
+
+
+def test_a_released_culprit_is_remembered() -> None:
+    """With an alarm twice within a minute, the second release is slower."""
+    pace = replace(PACE, step=50, release=10.0)
+    states = history([INTERFERES] * 2 + [QUIET] * 11 + [INTERFERES] * 1, pace)
+    assert levels(states)[12:] == [FULL, 50]
+    assert states[-1] is not None and states[-1].release_factor == 2
+
+
+looks = st.lists(st.sampled_from(list(CulpritStatus)), min_size=1, max_size=400)
+
+
+@given(looks, st.sampled_from([0.5, 1.0]))
+def test_changes_per_minute_are_bounded(statuses: list[CulpritStatus], dt: float) -> None:
+    pace = ThrottlePace(step=20, floor=10, interval=3.0, release=10.0)
+    now, state, level, changes = 0.0, None, FULL, []
+    for status in statuses:
+        now += dt
+        state = advance(state, status, pace, now, 1000)
+        after = FULL if state is None else state.level
+        if after != level:
+            changes.append(now)
+            level = after
+    for first in changes:
+        assert sum(first <= at < first + 60.0 for at in changes) <= CHANGES_PER_MINUTE
+
+
+@given(paces, rounds)
+def test_nothing_is_throttled_further_without_evidence(
+    pace: ThrottlePace, steps: list[tuple[CulpritStatus, float]]
+) -> None:
+    before = FULL
+    for _, status, held in walk(pace, steps):
+        level = FULL if held is None else held.level
+        assert level >= before or status in (INTERFERES, SUSPECTED) or level == pace.floor
+        before = level
+
+
+@given(paces, st.lists(st.sampled_from([SUSPECTED, QUIET]), max_size=200))
+def test_short_evidence_alone_never_takes_more_than_a_step(pace: ThrottlePace, statuses: list[CulpritStatus]) -> None:
+    for held in history(statuses, pace):
+        assert held is None or held.level in (FULL, max(FULL - pace.step, pace.floor))

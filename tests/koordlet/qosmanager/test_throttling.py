@@ -184,7 +184,7 @@ def test_culprits_of_other_classes_get_one_notice_and_no_settings(pod: PodView) 
     first, second = (stage.round(verdict((pod, 0.9)), pods=(WEB, pod)) for _ in range(2))
     assert first is not None
     assert second is not None
-    assert first.updates == second.updates == first.evictions == ()
+    assert not first.updates and not second.updates and not first.evictions
     (notice,) = first.notices
     assert (notice.pod.name, notice.reason) == (pod.meta.name, "InterferenceNotActedOn")
     assert second is not None
@@ -449,3 +449,81 @@ def test_only_best_effort_pods_are_ever_throttled(
         decided = stage.round(pods=(WEB, *pods), seconds=240.0)
     assert decided is not None
     assert decided.updates == () and stage.acts.throttled == ()
+
+
+# --- suspicions: light and reversible, without Events
+
+
+def suspected(stage: Stage, *verdicts: Verdict, **more: Any) -> QoSDecision:
+    """One round in which these victims are suspected."""
+    view = InterferenceView((), stage.strategy, stage.now + 1.0, verdicts, more.pop("recent_cores", {}))
+    return present(stage.round(interference=view, **more))
+
+
+def suspicion(*culprits: Any, score: float = 2.0, **overrides: Any) -> Verdict:
+    return verdict(*culprits, state=AlarmState.SUSPECTED, score=score, **overrides)
+
+
+def test_a_suspicion_gives_one_step_without_events_and_is_released_soon() -> None:
+    stage = Stage()
+    decided = suspected(stage, suspicion((BURN, 0.9)))
+    assert stage.settings(decided) == {("burn", QUOTA): 80_000}
+    assert [(notice.pod.name, notice.event) for notice in decided.notices] == [("burn", "")]
+    assert decided.notices[0].details["provisional"]
+    for _ in range(10):
+        assert stage.settings(suspected(stage, suspicion((BURN, 0.9)))) == {("burn", QUOTA): 80_000}
+    seen = [stage.settings(suspected(stage)) for _ in range(3)]
+    assert seen == [{("burn", QUOTA): 80_000}, {}, {}]
+    assert stage.acts.throttled == ()
+
+
+def test_an_alarm_after_a_suspicion_sends_the_events() -> None:
+    stage = Stage()
+    suspected(stage, suspicion((BURN, 0.9)))
+    notices = [notice for _ in range(4) for notice in present(stage.round(verdict((BURN, 0.9)))).notices]
+    assert {notice.pod.name for notice in notices if notice.event} == {"burn", "web"}
+
+
+@pytest.mark.parametrize(
+    "verdicts",
+    [
+        [suspicion((BURN, 0.2), (PROD, 0.7))],
+        [suspicion((BURN, 0.5), (PROD, 0.4), score=1.2)],
+        [suspicion((PROD, 0.9))],
+        [suspicion((BURN, 0.9), score=0.8)],
+        [suspicion((BURN, 0.9), victim=CALM)],
+    ],
+    ids=["mostly-others", "others-make-it-an-alarm", "not-best-effort", "below-the-threshold", "best-effort-victim"],
+)
+def test_batch_work_is_not_limited_on_a_suspicion_unless_its_own_part_is_clear(verdicts: list[Verdict]) -> None:
+    decided = suspected(Stage(), *verdicts)
+    assert decided.updates == () and decided.notices == (), "a culprit that is exempt is published with an alarm only"
+
+
+def test_throttling_begins_at_the_use_within_the_short_evidence() -> None:
+    """BURN started just now: the last tick has a tenth of what it uses."""
+    stage, burn = Stage(), make_pod("burn", qos="BE", kube="BestEffort", cpu=120)
+    decided = suspected(stage, suspicion((burn, 0.9)), pods=(WEB, burn), recent_cores={"uid-burn": 0.95})
+    assert stage.settings(decided) == {("burn", QUOTA): 76_000}
+
+
+def test_a_new_suspicion_makes_the_strategy_decide_at_once() -> None:
+    stage = Stage()
+    assert not stage.acts.outdated()
+    stage.acts.suspect()
+    assert stage.acts.outdated()
+    suspected(stage)
+    assert not stage.acts.outdated()
+
+
+def test_a_remembered_culprit_is_forgotten_when_the_action_is_disabled() -> None:
+    stage = Stage()
+    suspected(stage, suspicion((BURN, 0.9)))
+    for _ in range(4):
+        suspected(stage)
+    stage.strategy = Stage({}).strategy
+    suspected(stage)
+    stage.strategy = Stage().strategy
+    suspected(stage, suspicion((BURN, 0.9)))
+    seen = [stage.settings(suspected(stage)) for _ in range(3)]
+    assert seen[-1] == {}, "the first release time again"

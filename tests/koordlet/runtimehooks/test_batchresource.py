@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from koordlet.api.core import Container
 from koordlet.api.encoding.wire import convert
+from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 from koordlet.qosmanager.engine.view import PodView
 from koordlet.runtimehooks.hooks.batchresource import MEMORY, QUOTA, SHARES, BatchResource, values
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
@@ -68,6 +69,19 @@ def test_init_containers_have_their_own_values_and_do_not_count_in_the_pods_sums
         assert settings[f"{pod.meta.cgroup_dir}/job-{running}"] == expected
         assert settings[pod.meta.cgroup_dir] == {SHARES: 1024, QUOTA: 150_000, MEMORY: 2 * GIB}
         assert len(settings) == 4
+
+
+@pytest.mark.parametrize("amount", ["1e30", "9223372036854775807", "8Ei", "1e300"])
+def test_no_amount_of_a_tenant_loses_the_answer(amount: str) -> None:
+    """The protocol's fields have 64 bits; a message that cannot be built would lose the whole answer of the hook."""
+    amounts = dict.fromkeys(("kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"), amount)
+    absurd: Container = convert({"name": "c", "resources": {"requests": amounts, "limits": amounts}}, Container)
+    for containers in ([absurd], [absurd] * 100):
+        files = values(containers)
+        message = LinuxContainerResources(
+            cpu_shares=files[SHARES], cpu_quota=files[QUOTA], memory_limit_in_bytes=files[MEMORY]
+        )
+        assert message.memory_limit_in_bytes > GIB and message.cpu_shares > 1024
 
 
 def test_normalization_reduces_the_quota() -> None:

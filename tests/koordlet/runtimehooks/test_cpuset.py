@@ -139,7 +139,6 @@ def test_a_pinned_pod_has_no_quota_and_the_kubelets_quota_is_restored() -> None:
     assert quotas == {
         pod.meta.cgroup_dir: (-1, 100_000), container_of(pod, 0): (-1, 50_000), container_of(pod, 1): (-1, 50_000)
     }  # fmt: skip
-    assert (None, QUOTA) not in decided(pod, allocator=CPUSetAllocator(unset_quota=False))
     assert {file for _, file in decided(pod, allocator=CPUSetAllocator(unset_quota=False))} == {CPUS}
 
 
@@ -166,9 +165,9 @@ def test_an_allocation_that_cannot_be_does_not_free_a_pod_from_its_class(status:
 def test_an_announced_pod_does_not_get_the_cpus_of_a_listed_one() -> None:
     listed = make_pod("listed", qos="LSR", kube="Guaranteed", cpuset="6-7")
     comes = make_pod("comes", qos="LSE", kube="Guaranteed", cpuset="7-8")
-    found = decided(listed, announced=(comes,))
-    assert found[container_of(listed), CPUS] == "6-7"
-    assert found[container_of(comes), CPUS] == ALL and (comes.meta.cgroup_dir, QUOTA) not in found
+    settings = decided(listed, announced=(comes,))
+    assert settings[container_of(listed), CPUS] == "6-7"
+    assert settings[container_of(comes), CPUS] == ALL and (comes.meta.cgroup_dir, QUOTA) not in settings
     context = HookContext(comes, HookContainer("c0"))
     view = make_view(pods=(listed,), cpu_rules=RULES, topology=flat(64))
     with pytest.raises(HookError, match="pod default/listed has the CPUs 7"):

@@ -1,4 +1,4 @@
-"""Which allocations of devices koordlet accepts, whoever wrote the annotation."""
+"""Which device allocations koordlet accepts, regardless of who wrote the annotation."""
 
 import json
 from typing import Any

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Histogram
@@ -355,6 +356,18 @@ async def test_unchanged_pods_are_not_decoded_again(kubelet: Kubelet, client: Ku
     assert decoded < client.decoded_bytes < 2 * decoded
 
 
+async def test_unchanged_pods_are_not_described_again(kubelet: Kubelet, client: KubeletClient) -> None:
+    informer = PodsInformer(client, lambda: CgroupDriver.CGROUPFS)
+    await informer.sync()
+    first = informer.pods
+    await informer.sync()
+    assert informer.pods is first
+    kubelet.answer = {"kind": "PodList", "items": [pod("a", "uid-a"), pod("b", "uid-b", qos="LS")]}
+    await informer.sync()
+    assert informer.pods["uid-a"] is first["uid-a"]
+    assert informer.pods["uid-b"].qos == "LS"
+
+
 async def test_a_pod_that_changes_all_the_time_is_decoded_at_a_limited_rate(
     kubelet: Kubelet, client: KubeletClient
 ) -> None:
@@ -373,6 +386,27 @@ async def test_a_pod_that_changes_all_the_time_is_decoded_at_a_limited_rate(
     for _ in range(LARGE // BYTES_PER_ANSWER + 1):
         first, _ = await client.pods()
     assert first.metadata.annotations["number"] == str(number), "the last change arrives"
+
+
+async def test_a_pod_without_allowance_is_not_even_compared(
+    kubelet: Kubelet, client: KubeletClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its hash took as much time as the rest of an answer of 400 KB."""
+    hashed: list[int] = []
+    digest = kubelet_module._digest
+
+    def counted(raw: msgspec.Raw) -> tuple[int, int]:
+        hashed.append(len(memoryview(raw)))
+        return digest(raw)
+
+    monkeypatch.setattr(kubelet_module, "_digest", counted)
+    churning = pod("a", "uid-a")
+    for number in range(20):
+        churning["metadata"]["annotations"] = {"number": str(number), "fill": "x" * MAX_BYTES}
+        kubelet.answer = {"items": [churning]}
+        await client.pods()
+    assert len(hashed) < 5
+    assert client.postponed == 20 - len(hashed)
 
 
 async def test_a_new_pod_of_the_same_size_is_decoded_at_once(kubelet: Kubelet, client: KubeletClient) -> None:
@@ -417,7 +451,7 @@ async def test_pods_are_accepted_beside_each_other(kubelet: Kubelet, client: Kub
     kubelet.answer = {"items": items}
     informer = PodsInformer(client, lambda: CgroupDriver.CGROUPFS, online_cpus=CPUSet({0}))
     await informer.sync()
-    assert [meta.cpu_allocation.cpus for meta in informer.pods.values()] == [{0}, set()]
+    assert [meta.cpu_allocation.cpus for meta in informer.pods.values()] == [CPUSet({0}), CPUSet()]
     assert "pod default/a has the CPUs 0" in informer.pods["uid-b"].cpu_allocation.refused
 
 

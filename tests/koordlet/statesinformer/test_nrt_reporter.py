@@ -60,7 +60,7 @@ class World:
     machine: MachineInfo | None = MACHINE
     kubelet: dict[str, Any] | Exception = field(default_factory=lambda: {"cpuManagerPolicy": "none"})
     kubelet_dir: Path = Path("/nonexistent")
-    told: int = 0
+    notifications: int = 0
     registries: Registries = field(default_factory=Registries)
     reporter: TopologyReporter = field(init=False)
 
@@ -71,7 +71,7 @@ class World:
             return self.kubelet
 
         def tell() -> None:
-            self.told += 1
+            self.notifications += 1
 
         self.registries.node = "n"
         self.reporter = TopologyReporter(
@@ -124,7 +124,7 @@ async def test_the_object_is_created_once_and_not_written_without_changes(world:
         await world.reporter.report()
     assert (await world.stored()).metadata.resource_version == made.metadata.resource_version
     assert world.outcomes() == {"created": 1}
-    assert world.told == 1
+    assert world.notifications == 1
 
 
 async def test_pinning_a_pod_takes_its_cpus_from_the_pools(world: World) -> None:
@@ -140,7 +140,7 @@ async def test_pinning_a_pod_takes_its_cpus_from_the_pools(world: World) -> None
     assert (ls_pools(now), be_pools(now)) == (["1-3", "5-7"], ["1-3", "5-7"])
     assert now.metadata.uid == made.metadata.uid
     assert world.outcomes() == {"created": 1, "updated": 1}
-    assert world.told == 2
+    assert world.notifications == 2
     sizes = {
         f.name: f.samples[0].value for f in world.registries.internal.collect() if f.name.startswith("koordlet_cpuset")
     }
@@ -280,7 +280,7 @@ async def test_the_local_copy_is_updated_while_the_server_is_unreachable(server:
         await world.reporter.report()
     assert world.reporter.local is not None
     assert ls_pools(world.reporter.local) == ["1-3", "4-7"]
-    assert world.told == 2
+    assert world.notifications == 2
     assert world.outcomes() == {"created": 1, "failed": 1}
 
 

@@ -116,18 +116,18 @@ RESERVATIONS = {
 }
 
 
-def kept(given: dict[str, Any] | None) -> dict[str, Any]:
+def kept(reserved: dict[str, Any] | None) -> dict[str, Any]:
     """The parts of the reservation that are copied as they are."""
-    return {key: value for key, value in (given or {}).items() if key != "reservedCPUs"}
+    return {key: value for key, value in (reserved or {}).items() if key != "reservedCPUs"}
 
 
-@pytest.mark.parametrize(("given", "expected"), RESERVATIONS.values(), ids=RESERVATIONS)
-def test_reservation(given: dict[str, Any] | str | None, expected: str | None) -> None:
-    status = say(TWELVE, node({} if given is None else {names.ANNOTATION_NODE_RESERVATION: given}))
+@pytest.mark.parametrize(("reserved", "expected"), RESERVATIONS.values(), ids=RESERVATIONS)
+def test_reservation(reserved: dict[str, Any] | str | None, expected: str | None) -> None:
+    status = say(TWELVE, node({} if reserved is None else {names.ANNOTATION_NODE_RESERVATION: reserved}))
     written = annotation(status, names.ANNOTATION_NODE_RESERVATION)
     assert written is not None
     assert written.pop("reservedCPUs", None) == expected
-    assert written == ({} if names.ANNOTATION_NODE_RESERVATION in status.problems else kept(given))  # type: ignore[arg-type]
+    assert written == ({} if names.ANNOTATION_NODE_RESERVATION in status.problems else kept(reserved))  # type: ignore[arg-type]
     assert parse_cpus(expected or "").isdisjoint(pool_cpus(status.pools.ls) | pool_cpus(status.pools.be))
 
 

@@ -183,7 +183,7 @@ async def test_refused_devices_are_not_listed(node: Node) -> None:
 
 async def test_an_answer_without_additions_is_byte_identical(node: Node) -> None:
     node.pods = {"train": meta("train", {"gpu": "all"}), "empty": meta("empty", ALLOCATED)}
-    scrambled = b"\x1a\x06\x0a\x04main\x12\x02ml\x0a\x05train"  # fields in another order than anybody writes them
+    scrambled = b"\x1a\x06\x0a\x04main\x12\x02ml\x0a\x05train"  # fields in an order that no encoder writes
     scrambled_list = b"\x0a%c" % len(scrambled) + scrambled + listed({"name": "empty", "namespace": "ml"})
     node.kubelet.answers |= {"List": scrambled_list, "GetAllocatableResources": UNDECLARED * 3}
     async with node.consumer() as call:

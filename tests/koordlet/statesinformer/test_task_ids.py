@@ -36,10 +36,10 @@ CASES = {
 }
 
 
-def tree(pattern: str, *others: str) -> dict[str, tuple[int, ...]]:
+def tree(pattern: str, *further: str) -> dict[str, tuple[int, ...]]:
     """Threads by directory name: the three containers that run, and others."""
     running = {pattern.format(name): THREADS[name] for name in ("m", "x", "f")}
-    return running | dict.fromkeys(others, THREADS["pause"])
+    return running | dict.fromkeys(further, THREADS["pause"])
 
 
 def read_in(threads: dict[str, tuple[int, ...]]) -> Callable[..., Any]:
@@ -54,9 +54,9 @@ def test_containers_of_the_spec_and_the_sandbox(driver: CgroupDriver, runtime: s
     assert ids == {f"{runtime}://m": (10, 11), f"{runtime}://x": (20,), f"{runtime}://pause": (1,)}
 
 
-@pytest.mark.parametrize("others", [[], ["pause", "odd"]], ids=["none", "two"])
-def test_a_sandbox_that_is_not_the_only_candidate_is_left_out(others: list[str]) -> None:
-    threads = tree("{}", *others)
+@pytest.mark.parametrize("further", [[], ["pause", "odd"]], ids=["none", "two"])
+def test_a_sandbox_that_is_not_the_only_candidate_is_left_out(further: list[str]) -> None:
+    threads = tree("{}", *further)
     ids = task_ids(describe(pod("containerd"), CGROUPFS), CGROUPFS, lambda _: list(threads), read_in(threads))
     assert ids.keys() == {"containerd://m", "containerd://x"}
 

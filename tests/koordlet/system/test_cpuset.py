@@ -19,7 +19,7 @@ from koordlet.system.cpu.cpuset import CPUSet, CPUSetError
     ],
 )
 def test_a_cpu_list_is_parsed(text: str, cpus: set[int]) -> None:
-    assert CPUSet.parse(text) == cpus
+    assert CPUSet.parse(text) == CPUSet(cpus)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_core_ids_repeat_on_two_sockets_and_node_ids_have_gaps(tmp_path: Path) -
     assert grouped(topology, lambda cpu: (cpu.socket, cpu.core)) == {
         (0, 0): {0, 4}, (0, 1): {1, 5}, (1, 0): {2, 6}, (1, 1): {3},
     }  # fmt: skip
-    assert topology.by_node == {0: {0, 1, 4, 5}, 2: {2, 3, 6}}
+    assert topology.by_node == {0: CPUSet((0, 1, 4, 5)), 2: CPUSet((2, 3, 6))}
     assert grouped(topology, lambda cpu: cpu.socket) == {0: {0, 1, 4, 5}, 1: {2, 3, 6}}
     assert grouped(topology, lambda cpu: cpu.l3) == {10: {0, 1, 4, 5}, 11: {2, 3, 6}}
     assert (topology.smt, topology.turbo) == (True, True)
@@ -76,7 +76,7 @@ def test_caches_without_ids_are_identified_by_the_cpus_that_share_them(tmp_path:
     machine(roots, TWO_SOCKETS, {}, "0-7", cache_ids=False)
     topology = read_topology(roots)
     assert grouped(topology, lambda cpu: cpu.l3) == {0: {0, 1, 4, 5}, 2: {2, 3, 6, 7}}
-    assert topology.by_node == {0: set(range(8))}
+    assert topology.by_node == {0: CPUSet(range(8))}
     assert topology.smt, "two threads share a core"
     assert not topology.turbo
 
@@ -101,7 +101,7 @@ def test_cpuinfo_is_parsed() -> None:
     info = parse_cpuinfo(
         "processor: 0\nvendor_id\t: AuthenticAMD\nmodel name : EPYC: 2\nflags: a b\n\nvendor_id : Odd\n"
     )
-    assert (info.model, info.vendor, info.flags) == ("EPYC: 2", "AuthenticAMD", {"a", "b"})
+    assert (info.model, info.vendor, info.flags) == ("EPYC: 2", "AuthenticAMD", frozenset("ab"))
     assert parse_cpuinfo("").model == "unknown"
     assert parse_cpuinfo("Model Name: ARM\nFeatures: fp\n").flags == {"fp"}
 

@@ -54,6 +54,12 @@ def test_malformed_files_do_not_fail_the_probe(tree: Tree) -> None:
     assert facts.online_cpus
 
 
+def test_the_users_of_a_hierarchy_share_its_walk(tmp_path: Path) -> None:
+    host = Host(Roots.host())
+    assert host.repeated_walk(tmp_path) is host.repeated_walk(str(tmp_path))
+    assert host.repeated_walk(tmp_path) is not host.repeated_walk(tmp_path / "other")
+
+
 def test_facts_are_probed_once(tree: Tree) -> None:
     host = Host(tree.roots)
     before = host.facts

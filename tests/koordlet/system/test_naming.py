@@ -190,7 +190,6 @@ def test_the_tree_takes_precedence_over_the_kubelet(tmp_path: Path) -> None:
     assert naming.find_driver(tmp_path / "cpu", roots, 10250) is CGROUPFS
     (tmp_path / "cpu/kubepods.slice").mkdir()
     assert naming.find_driver(tmp_path / "cpu", roots, 10250) is SYSTEMD
-    assert naming.DEFAULT_DRIVER is SYSTEMD
 
 
 @pytest.mark.kernel

@@ -14,7 +14,7 @@ ADDRESS = "0000:01:00.0"
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> tuple[Roots, Path]:
+def host(tmp_path: Path) -> Roots:
     """One function with two verbs devices; the nodes are links to /dev/null."""
     verbs = tmp_path / f"sys/bus/pci/devices/{ADDRESS}/infiniband_verbs"
     for name in ("uverbs1", "uverbs0"):
@@ -23,28 +23,26 @@ def host(tmp_path: Path) -> tuple[Roots, Path]:
     (dev / "infiniband").mkdir(parents=True)
     for name in ("rdma_cm", "uverbs0"):
         (dev / "infiniband" / name).symlink_to("/dev/null")
-    return Roots.under(tmp_path), dev
+    return Roots.under(tmp_path)
 
 
-def test_the_first_verbs_device_and_the_connection_manager_are_found(host: tuple[Roots, Path]) -> None:
-    roots, dev = host
+def test_the_first_verbs_device_and_the_connection_manager_are_found(host: Roots) -> None:
     null, mode = Path("/dev/null").stat().st_rdev, Path("/dev/null").stat().st_mode & 0o7777
-    node = verbs_device(roots, ADDRESS, dev)
+    node = verbs_device(host, ADDRESS)
     assert node == DeviceNode("/dev/infiniband/uverbs0", os.major(null), os.minor(null), mode)
-    assert verbs_device(roots, CONNECTION_MANAGER, dev).path == "/dev/infiniband/rdma_cm"
+    assert verbs_device(host, CONNECTION_MANAGER).path == "/dev/infiniband/rdma_cm"
 
 
-def test_a_missing_device_is_named(host: tuple[Roots, Path], tmp_path: Path) -> None:
-    roots, dev = host
+def test_a_missing_device_is_named(host: Roots, tmp_path: Path) -> None:
     with pytest.raises(RDMAError, match=r"0000:09:00\.0"):
-        verbs_device(roots, "0000:09:00.0", dev)
+        verbs_device(host, "0000:09:00.0")
     with pytest.raises(RDMAError, match=r"'\.\./\.\.' is not a PCI address"):
-        verbs_device(roots, "../..", dev)
+        verbs_device(host, "../..")
     empty = tmp_path / "sys/bus/pci/devices/0000:02:00.0/infiniband_verbs"
     empty.mkdir(parents=True)
     with pytest.raises(RDMAError, match="is empty"):
-        verbs_device(roots, "0000:02:00.0", dev)
-    (dev / "infiniband/uverbs0").unlink()
-    (dev / "infiniband/uverbs0").touch()
+        verbs_device(host, "0000:02:00.0")
+    (host.dev / "infiniband/uverbs0").unlink()
+    (host.dev / "infiniband/uverbs0").touch()
     with pytest.raises(RDMAError, match="not a character device"):
-        verbs_device(roots, ADDRESS, dev)
+        verbs_device(host, ADDRESS)

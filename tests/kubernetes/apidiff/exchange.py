@@ -79,19 +79,19 @@ def differences(real: Answer, embedded: Answer) -> Iterator[tuple[str, Any, Any]
             yield f"header.{name}", real.headers.get(name), embedded.headers.get(name)
     if real.text.endswith("\n") != embedded.text.endswith("\n"):
         yield "final newline", real.text[-1:], embedded.text[-1:]
-    yield from _unequal("body", normal(real.body), normal(embedded.body))
+    yield from unequal("body", normal(real.body), normal(embedded.body))
 
 
 _ABSENT = "<absent>"
 
 
-def _unequal(where: str, real: Any, embedded: Any) -> Iterator[tuple[str, Any, Any]]:
+def unequal(where: str, real: Any, embedded: Any) -> Iterator[tuple[str, Any, Any]]:
     if isinstance(real, dict) and isinstance(embedded, dict):
         for key in sorted({*real, *embedded}):
-            yield from _unequal(f"{where}.{key}", real.get(key, _ABSENT), embedded.get(key, _ABSENT))
+            yield from unequal(f"{where}.{key}", real.get(key, _ABSENT), embedded.get(key, _ABSENT))
     elif isinstance(real, list) and isinstance(embedded, list) and len(real) == len(embedded):
         for at, (left, right) in enumerate(zip(real, embedded, strict=True)):
-            yield from _unequal(f"{where}[{at}]", left, right)
+            yield from unequal(f"{where}[{at}]", left, right)
     elif real != embedded or isinstance(real, bool) != isinstance(embedded, bool):
         yield where, real, embedded
 

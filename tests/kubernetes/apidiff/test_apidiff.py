@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.kubernetes.apidiff.exchange import differences
 from tests.kubernetes.apidiff.known import DELIBERATE, OPEN, KnownDifference
-from tests.kubernetes.apidiff.servers import ComparedServer, embedded_server, real_server
+from tests.kubernetes.apidiff.servers import ComparedServer
 from tests.kubernetes.apidiff.session import run_calls
-from tests.kubernetes.components import ROOT
 
 VERSION = os.environ.get("KOORD_KUBERNETES", "v1.35")
 pytestmark = [pytest.mark.kubernetes] if VERSION == "v1.35" else []  # `known` is about this version
-TABLES = ("crud", "patches", "lists", "kinds", "pods", "custom", "protocol")
+TABLES = ("crud", "patches", "lists", "kinds", "pods", "invalid", "custom", "protocol")
 used: set[KnownDifference] = set()
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ComparedServer, ComparedServer]]:
-    programs = ROOT / "build" / "kubernetes" / VERSION / "bin"
-    folder: Path = tmp_path_factory.mktemp("apidiff")
-    with real_server(folder / "real", programs) as real, embedded_server(folder / "embedded") as embedded:
-        yield real, embedded
 
 
 @pytest.mark.parametrize("name", TABLES)

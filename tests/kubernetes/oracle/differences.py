@@ -43,37 +43,37 @@ internal error of that plugin's PostFilter; the product runs its PostFilter plug
 def differences(seed: int, kube: Observed, ours: OurAttempt, *, pod_level: bool = False) -> list[Difference]:
     """`pod_level`: the pod has resources of its own, which kube-scheduler leaves out of the score of
     NodeResourcesFit."""
-    found: list[Difference] = []
+    listed: list[Difference] = []
 
     def check(what: str, theirs: Any, own: Any) -> None:
         if theirs != own:
-            found.append(Difference(seed, kube.attempt.pod, what, theirs, own))
+            listed.append(Difference(seed, kube.attempt.pod, what, theirs, own))
 
     attempt = kube.attempt
     if bool(attempt.node) != bool(ours.node):
         check("attempt", attempt.node or attempt.message, ours.node or ours.event[2])
-        return found
+        return listed
     if attempt.node:
         if attempt.totals:
             check("feasible", sorted(attempt.totals), sorted(ours.feasible))
             if pod_level:
-                return found
+                return listed
             check("score", _scores(attempt.scores), _scores(ours.scores))
             best = max(attempt.totals.values())
             if attempt.totals.get(ours.node) != best:
                 check("choice", [name for name, total in attempt.totals.items() if total == best], ours.node)
         else:
             check("feasible", [attempt.node], ours.feasible)
-        return found
+        return listed
     if attempt.message.endswith(CLAIMS_NOT_READ):
         head = attempt.message.removesuffix("not found")
         check("message", head, ours.event[2][: len(head)])
-        return found
+        return listed
     check("message", attempt.message, ours.event[2])
     check("event", kube.event, ours.event)
     check("condition", _condition(kube.status), _condition(ours.status))
     _check_preemption(kube, ours, check)
-    return found
+    return listed
 
 
 def _check_preemption(kube: Observed, ours: OurAttempt, check: Any) -> None:
@@ -96,5 +96,7 @@ def _scores(table: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
 
 
 def _condition(status: dict[str, Any]) -> dict[str, Any]:
-    condition = next((one for one in status.get("conditions", ()) if one["type"] == "PodScheduled"), {})  # type: ignore[var-annotated]
+    condition = next(
+        (condition for condition in status.get("conditions", ()) if condition["type"] == "PodScheduled"), {}
+    )  # type: ignore[var-annotated]
     return {key: value for key, value in condition.items() if key != "lastTransitionTime"}

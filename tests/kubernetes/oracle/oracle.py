@@ -75,11 +75,11 @@ class Oracle:
         self._log.forget()
         try:
             async with OurScheduler() as ours:
-                found = await self._play(world, ours, tally, settle)
+                differences_found = await self._play(world, ours, tally, settle)
         finally:
             await self._wipe(world)
         tally.worlds += 1
-        return found
+        return differences_found
 
     async def _play(self, world: World, ours: OurScheduler, tally: Tally, settle: float) -> list[Difference]:
         for name in NAMESPACES:
@@ -106,14 +106,14 @@ class Oracle:
             await self._seen("Add event for node", node["metadata"]["name"])
         for pod in world.bound:
             await self._seen("Update event for scheduled pod", _key(pod))
-        found: list[Difference] = []
+        total: list[Difference] = []
         self._displaced = False
         for pod in world.pending:
-            one = await self._attempt(world.seed, pod, ours, tally)
-            if one is None:
+            of_attempt = await self._attempt(world.seed, pod, ours, tally)
+            if of_attempt is None:
                 break
-            found += one
-        return found
+            total += of_attempt
+        return total
 
     async def _attempt(self, seed: int, pod: Any, ours: OurScheduler, tally: Tally) -> list[Difference] | None:
         """The differences in the attempt for one pod. None: kube-scheduler tried an older pod again."""
@@ -140,12 +140,12 @@ class Oracle:
         if self._displaced and attempt.preempts_on and _spreads(pod):
             # kube-scheduler subtracts terminating pods from counts of topology spreading that do not contain them.
             tally.counts["spread of terminating pods"] += 1
-            found = []
+            listed = []
         else:
-            found = differences(seed, observed, result, pod_level="resources" in pod["spec"])
+            listed = differences(seed, observed, result, pod_level="resources" in pod["spec"])
         self._displaced = self._displaced or bool(observed.victims)
         await self._follow(attempt, observed, ours)
-        return found
+        return listed
 
     async def _observe(self, attempt: KubeAttempt) -> Observed:
         """What the attempt left in the API server."""
@@ -169,7 +169,7 @@ class Oracle:
         async with asyncio.timeout(CONDITION_S):
             while True:
                 pod = await self._plane.request("GET", self._pod(key))
-                conditions = {one["type"]: one for one in pod["status"].get("conditions", ())}
+                conditions = {condition["type"]: condition for condition in pod["status"].get("conditions", ())}
                 condition = conditions.get("PodScheduled", {})
                 nominated = bool(pod["status"].get("nominatedNodeName")) or not attempt.preempts_on
                 if pod["spec"].get("nodeName") or (condition.get("status") == "False" and nominated):
@@ -237,7 +237,7 @@ class Oracle:
     async def _wipe(self, world: World) -> None:
         """Delete everything, and wait until kube-scheduler knows."""
         request = self._plane.request
-        spaces = [one for one in NAMESPACES if one]
+        spaces = [namespace for namespace in NAMESPACES if namespace]
         await asyncio.gather(
             *(request("DELETE", PATHS["Pod"].format(name) + "?gracePeriodSeconds=0") for name in spaces),
             *(request("DELETE", EVENTS.format(name)) for name in spaces),

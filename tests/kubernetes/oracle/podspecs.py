@@ -39,9 +39,9 @@ class PodSpecs:
         status: Body = {}
         for kind in ("containers", "initContainers"):
             status[kind[:-1] + "Statuses"] = [
-                {"name": one["name"], "ready": True, "restartCount": 0, "image": "i", "imageID": "",
+                {"name": container["name"], "ready": True, "restartCount": 0, "image": "i", "imageID": "",
                  "resources": {"requests": amounts()}, "allocatedResources": amounts()}
-                for one in spec.get(kind, ())
+                for container in spec.get(kind, ())
             ]  # fmt: skip
         reason = rng.choice(("", "Deferred", "Infeasible"))
         if reason:
@@ -55,7 +55,10 @@ class PodSpecs:
             spec["nodeSelector"] = {"disk": rng.choice(("ssd", "hdd"))}
         if rng.random() < 0.25:
             spec["topologySpreadConstraints"] = [self._spread() for _ in range(rng.choice((1, 1, 2)))]
-            keys = [(one["topologyKey"], one["whenUnsatisfiable"]) for one in spec["topologySpreadConstraints"]]
+            keys = [
+                (constraint["topologyKey"], constraint["whenUnsatisfiable"])
+                for constraint in spec["topologySpreadConstraints"]
+            ]
             if len(set(keys)) < len(keys):
                 del spec["topologySpreadConstraints"][1]
         if rng.random() < 0.05:

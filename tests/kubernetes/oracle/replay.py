@@ -128,8 +128,8 @@ class _Scores(CycleObserver):
         assert isinstance(plugin, DefaultPreemption)
         self.attempt.nominated = failure.nominated
         self.attempt.victims = {
-            cycle.table.names[one.row]: (one.rank, sorted(victim.key for victim in one.pods))
-            for one in plugin.would_displace(state, pod, failure)
+            cycle.table.names[displaced.row]: (displaced.rank, sorted(victim.key for victim in displaced.pods))
+            for displaced in plugin.would_displace(state, pod, failure)
         }
 
 

@@ -46,23 +46,25 @@ def make_world(seed: int) -> World:
     world.objects["PersistentVolume"] = [_volume(rng, name, names) for name in claims]
     world.objects["PersistentVolumeClaim"] = [_claim(rng, name) for name in claims]
     specs = PodSpecs(rng, names, claims)
-    alone = {one["metadata"]["name"] for one in world.objects["PersistentVolumeClaim"] if _exclusive(one)}
+    alone = {claim["metadata"]["name"] for claim in world.objects["PersistentVolumeClaim"] if _exclusive(claim)}
     for number in range(rng.randint(0, 3 * len(names))):
         pod = specs.bound(f"b{number}", rng.choice(names))
-        used = {one.get("persistentVolumeClaim", {}).get("claimName") for one in pod["spec"].get("volumes", ())} & alone
+        used = {
+            volume.get("persistentVolumeClaim", {}).get("claimName") for volume in pod["spec"].get("volumes", ())
+        } & alone
         if used:  # two pods with one ReadWriteOncePod claim cannot run
             specs.claims.remove(*used)
         world.bound.append(pod)
     specs.claims[:] = claims
     for number in range(rng.randint(3, 7)):
         world.pending.append(specs.pending(f"p{number}"))
-    for one in (*world.bound, *world.pending):
-        sets = [owner for owner in world.objects["ReplicaSet"] if _owns(owner, one)]
+    for member in (*world.bound, *world.pending):
+        sets = [owner for owner in world.objects["ReplicaSet"] if _owns(owner, member)]
         if rng.random() < 0.05:  # an owner that does not select the pod
-            sets = [owner for owner in world.objects["ReplicaSet"] if _beside(owner, one)]
+            sets = [owner for owner in world.objects["ReplicaSet"] if _beside(owner, member)]
         if sets and rng.random() < 0.6:
             kind = {"kind": "ReplicaSet", "apiVersion": rng.choice(("apps/v1",) * 9 + ("example.com/v1",))}
-            one["metadata"]["ownerReferences"] = [{**kind, "name": sets[0]["metadata"]["name"]}]
+            member["metadata"]["ownerReferences"] = [{**kind, "name": sets[0]["metadata"]["name"]}]
     return world
 
 

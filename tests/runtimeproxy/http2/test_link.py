@@ -20,7 +20,7 @@ async def runtime(path: Path, serve: Serve) -> AsyncIterator[None]:
     """A server on a socket that is no gRPC server."""
     done: list[asyncio.Task[None]] = []
 
-    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         done.append(task)
@@ -29,7 +29,7 @@ async def runtime(path: Path, serve: Serve) -> AsyncIterator[None]:
         finally:
             writer.close()
 
-    server = await asyncio.start_unix_server(one, str(path))
+    server = await asyncio.start_unix_server(serve_connection, str(path))
     try:
         yield
     finally:

@@ -142,7 +142,7 @@ async def test_two_hundred_at_once(channel: Any, backend: Anything, spliced: Spl
         await asyncio.sleep(number % 7 / 500)
         return body[:4] + b"." * (number * 37 % 9000)
 
-    async def one(number: int) -> None:
+    async def call(number: int) -> None:
         name, text = number % 2, b"%04d" % number
         body = text + b"x" * (number * 91 % 20_000)
         answer = await channel.unary_unary(PATHS[name])(body)
@@ -150,7 +150,7 @@ async def test_two_hundred_at_once(channel: Any, backend: Anything, spliced: Spl
 
     spliced.change = change
     for _ in range(3):
-        await asyncio.gather(*(one(number) for number in range(200)))
+        await asyncio.gather(*(call(number) for number in range(200)))
     assert len(spliced.said("answered")) == 300
     assert spliced.holding.held == 0
 
@@ -213,12 +213,12 @@ async def test_more_than_is_held_passes_untouched(channel: Any, spliced: Spliced
 
 
 async def test_several_clients(spliced: Spliced, backend: Anything) -> None:
-    async def one(number: int) -> None:
+    async def call(number: int) -> None:
         async with client(spliced.path, [*LIMITS, ("grpc.use_local_subchannel_pool", 1)]) as channel:
             body = b"%d" % number
             assert await channel.unary_unary(PATHS[number % 2])(body) == body
 
-    await asyncio.gather(*(one(number) for number in range(40)))
+    await asyncio.gather(*(call(number) for number in range(40)))
     await until(lambda: not spliced.links)
     assert spliced.broken == 0
 

@@ -72,14 +72,16 @@ def play_round(stage: Stage, readings: Rounds, seconds: float, *, backwards: boo
         enforced()
 
 
-def undisturbed(found: list[Reading]) -> list[Reading]:
+def undisturbed(readings: list[Reading]) -> list[Reading]:
     """All readings if none is undisturbed."""
-    return [one for one in found if one.disturbance <= 1] or found
+    return [reading for reading in readings if reading.disturbance <= 1] or readings
 
 
 def complete(readings: Rounds, rounds: int) -> bool:
     """Whether each phase has `count` undisturbed readings."""
-    return all(sum(one.disturbance <= 1 for one in reading) >= rounds for reading in readings.values())
+    return all(
+        sum(round_reading.disturbance <= 1 for round_reading in reading) >= rounds for reading in readings.values()
+    )
 
 
 def words(reading: Reading) -> str:
@@ -88,20 +90,20 @@ def words(reading: Reading) -> str:
     lost = parts(reading.requests)
     where = " ".join(f"{name} {percentile(values, 99) * 1e3:.2f}" for name, values in lost.items())
     spared = reading.spared
-    without = percentile((one.latency for one in spared), 99) * 1e3
+    without = percentile((request.latency for request in spared), 99) * 1e3
     stopped = f"{len(reading.stops)} stops of {seconds_of(reading.stops) * 1e3:.0f} ms"
     hit = (
         f"hit {len(reading.requests) - len(spared)} of {len(reading.requests)} requests, p99 of the rest {without:.2f}"
     )
-    others = f"others {reading.others:.1%}, koordlet {reading.enforcer_cpu / reading.seconds:.1%}"
+    other_use = f"others {reading.others:.1%}, koordlet {reading.enforcer_cpu / reading.seconds:.1%}"
     left_out = "; DISTURBED, left out" if reading.disturbance > 1 else ""
-    return f"{levels} ms (p50 p90 p99 p99.9 max); p99 lost: {where}; {stopped} {hit}; {others}{left_out}"
+    return f"{levels} ms (p50 p90 p99 p99.9 max); p99 lost: {where}; {stopped} {hit}; {other_use}{left_out}"
 
 
 def figures(readings: Rounds, repeated: int) -> list[Figure]:
     """Figures of the measured kinds, from undisturbed readings."""
-    disturbed = sum(one.disturbance > 1 for reading in readings.values() for one in reading)
-    readings = {key: undisturbed(found) for key, found in readings.items()}
+    disturbed = sum(round_reading.disturbance > 1 for reading in readings.values() for round_reading in reading)
+    readings = {key: undisturbed(rounds_read) for key, rounds_read in readings.items()}
 
     def p99(kind: str, phase: str) -> float:
         return median(reading.percentile(99) for reading in readings[kind, phase]) * 1e3
@@ -112,7 +114,7 @@ def figures(readings: Rounds, repeated: int) -> list[Figure]:
     def faults(phase: str) -> float:
         return median(reading.refaults for reading in readings["memory", phase])
 
-    found = [
+    figures_listed = [
         Figure("colocation_readings", min(len(reading) for reading in readings.values()), "a phase, at least"),
         Figure("colocation_repeated", repeated, "readings"),
         Figure("colocation_disturbed", disturbed, "readings"),
@@ -120,33 +122,36 @@ def figures(readings: Rounds, repeated: int) -> list[Figure]:
     for kind, phase in readings:
         name = f"colocation_{kind}_p99_{phase.replace(' ', '_')}"
         if phase == ALONE:
-            found.append(Figure(name, p99(kind, phase), "ms"))
+            figures_listed.append(Figure(name, p99(kind, phase), "ms"))
         else:
             bound = SLOWDOWN if phase == ENFORCED else None
-            found.append(Figure(name, p99(kind, phase) / p99(kind, ALONE), "x alone", bound))
+            figures_listed.append(Figure(name, p99(kind, phase) / p99(kind, ALONE), "x alone", bound))
         if phase == ENFORCED:
             ratio = undelayed(kind, phase) / max(undelayed(kind, ALONE), 1e-6)
-            found.append(Figure(f"{name}_without_machine_stops", ratio, "x alone"))
+            figures_listed.append(Figure(f"{name}_without_machine_stops", ratio, "x alone"))
     if ("cpu", ENFORCED) in readings:
         used = 100 * median(reading.batch_share for reading in readings["cpu", ENFORCED])
-        found.append(Figure("colocation_idle_cpu_used", used, "%", IDLE_USED, at_least=True))
+        figures_listed.append(Figure("colocation_idle_cpu_used", used, "%", IDLE_USED, at_least=True))
     if ("memory", ENFORCED) in readings:
         bound = None
         if ("memory", AS_BEST_EFFORT) in readings:
             bound = 0.01 * faults(AS_BEST_EFFORT)
-            found.append(Figure("colocation_refaults_best_effort", faults(AS_BEST_EFFORT), "pages"))
-        found.append(Figure("colocation_refaults_koordlet", faults(ENFORCED), "pages", bound))
-    return found
+            figures_listed.append(Figure("colocation_refaults_best_effort", faults(AS_BEST_EFFORT), "pages"))
+        figures_listed.append(Figure("colocation_refaults_koordlet", faults(ENFORCED), "pages", bound))
+    return figures_listed
 
 
 def latencies(readings: Rounds) -> picture.Rows:
-    return {key: [one.percentile(99) * 1e3 for one in undisturbed(found)] for key, found in readings.items()}
+    return {
+        key: [reading.percentile(99) * 1e3 for reading in undisturbed(rounds_read)]
+        for key, rounds_read in readings.items()
+    }
 
 
 def show(readings: Rounds) -> None:
-    readings = {key: undisturbed(found) for key, found in readings.items()}
-    shares = {key: [one.batch_share for one in found] for key, found in readings.items()}
-    refaults = {key: [float(one.refaults) for one in found] for key, found in readings.items()}
+    readings = {key: undisturbed(rounds_read) for key, rounds_read in readings.items()}
+    shares = {key: [reading.batch_share for reading in rounds_read] for key, rounds_read in readings.items()}
+    refaults = {key: [float(reading.refaults) for reading in rounds_read] for key, rounds_read in readings.items()}
     print("\n" + picture.table(latencies(readings), shares, refaults) + "\n", flush=True)
 
 

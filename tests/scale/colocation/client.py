@@ -27,10 +27,10 @@ ANSWER = struct.Struct("ddd")
 
 
 def due_times(rate: float, seconds: float) -> list[float]:
-    rng, at, found = random.Random(7), 0.0, []
+    rng, at, dues = random.Random(7), 0.0, []
     while (at := at + rng.expovariate(rate)) < seconds + WARM_SECONDS:
-        found.append(at)
-    return found
+        dues.append(at)
+    return dues
 
 
 def main() -> None:

@@ -74,15 +74,16 @@ def svg(title: str, note: str, latencies: Rows) -> str:
             values, middle = latencies[kind, phase], top + 20 + (place + 0.5) * ROW
             out.append(f'<text x="{LEFT - 12}" y="{middle + 4:.0f}" text-anchor="end">{escape(phase)}</text>')
             out += [
-                f'<circle cx="{x(one):.1f}" cy="{middle:.1f}" r="3.5" fill="{DOT}" opacity="0.6"/>' for one in values
+                f'<circle cx="{x(value):.1f}" cy="{middle:.1f}" r="3.5" fill="{DOT}" opacity="0.6"/>'
+                for value in values
             ]
             at, colour = x(median(values)), COLOURS.get(phase, OTHER)
             out.append(
                 f'<line x1="{at:.1f}" y1="{middle - 10:.1f}" x2="{at:.1f}" y2="{middle + 10:.1f}" '
                 f'stroke="{colour}" stroke-width="2.5"/>'
             )
-            said = f"{_short(median(values))} ms, {_short(median(values) / alone)} x"
-            out.append(f'<text x="{LEFT + width + 8}" y="{middle + 4:.0f}" fill="{colour}">{said}</text>')
+            medians = f"{_short(median(values))} ms, {_short(median(values) / alone)} x"
+            out.append(f'<text x="{LEFT + width + 8}" y="{middle + 4:.0f}" fill="{colour}">{medians}</text>')
         top = bottom + 40
     return "\n".join([*out, "</svg>", ""])
 

@@ -39,27 +39,27 @@ def parts(requests: Sequence[Request]) -> dict[str, list[float]]:
     """Seconds by part, a value per request: `client`: the client sent late; `start`: the idle service started late;
     `away`: the service was off its CPU during the request (other task, page, disk); `answer`: the client read the
     response late. The rest is work, its own and that of earlier requests."""
-    found: dict[str, list[float]] = {name: [] for name in PARTS}
+    waits: dict[str, list[float]] = {name: [] for name in PARTS}
     free = 0.0
     for request in requests:
-        found["client"].append(max(request.sent - request.due, 0.0))
-        found["start"].append(max(request.began - max(request.sent, free), 0.0))
-        found["away"].append(max(request.ended - request.began - request.cpu, 0.0))
-        found["answer"].append(max(request.answered - request.ended, 0.0))
+        waits["client"].append(max(request.sent - request.due, 0.0))
+        waits["start"].append(max(request.began - max(request.sent, free), 0.0))
+        waits["away"].append(max(request.ended - request.began - request.cpu, 0.0))
+        waits["answer"].append(max(request.answered - request.ended, 0.0))
         free = request.ended
-    return found
+    return waits
 
 
 def spared(requests: Sequence[Request], stops: Sequence[Stop]) -> list[Request]:
     """Requests without a stop: neither in flight during one, nor queued behind one that was."""
-    found, jammed = [], 0.0
+    spared_requests, jammed = [], 0.0
     for request in requests:
         hit = request.due < jammed or any(begin < request.answered and end > request.due for begin, end in stops)
         if hit:
             jammed = max(jammed, request.answered)
         else:
-            found.append(request)
-    return found
+            spared_requests.append(request)
+    return spared_requests
 
 
 def together(first: Sequence[Stop], second: Sequence[Stop]) -> list[Stop]:

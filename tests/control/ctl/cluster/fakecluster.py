@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from aiohttp import WSMsgType, web
+from aiohttp import ClientError, ClientSession, WSMsgType, web
 
 from control.ctl.cluster.portforward import DATA, ERROR, SUBPROTOCOL
+from koordlet.api.names import PAGE_TOKEN_HEADER, PAGES_AUDIENCE
 
 USER_TOKEN, VIEW_TOKEN = "user-token", "view-token"
 Json = dict[str, Any]
@@ -37,10 +38,11 @@ class FakeCluster:
         self.objects: dict[str, Json] = {}
         self.system: list[Json] = []
         self.ports: dict[tuple[str, int], int] = {}
-        self.forwarded: list[str] = []
-        """Pods to which a connection was forwarded."""
+        self.asked: list[str] = []
+        """Pods to which a connection was forwarded or a request was passed."""
+        self.has_proxy = True
         self.refuse_tokens = False
-        self.refuse_forwards = 0
+        self.refuse_connections = 0
         self.kubeconfig = folder / "kubeconfig"
 
     @asynccontextmanager
@@ -49,6 +51,7 @@ class FakeCluster:
         space = "/api/v1/namespaces/koordinator-system"
         app.router.add_get(f"{space}/pods", self._pods)
         app.router.add_get(f"{space}/pods/{{pod}}/portforward", self._forward)
+        app.router.add_get(f"{space}/pods/{{target}}/proxy/{{path:.*}}", self._proxy)
         app.router.add_post(f"{space}/serviceaccounts/koordinator-view/token", self._token)
         app.router.add_get("/{path:.*}", self._object)
         async with serving(app) as port:
@@ -84,6 +87,7 @@ class FakeCluster:
     async def _token(self, request: web.Request) -> web.Response:
         body = await request.json()
         assert body["kind"] == "TokenRequest" and body["spec"]["expirationSeconds"] >= 600
+        assert body["spec"]["audiences"] == [PAGES_AUDIENCE], "not a token for the API server"
         if self.refuse_tokens:
             return _status(403, "Forbidden")
         return web.json_response({"kind": "TokenRequest", "status": {"token": VIEW_TOKEN}}, status=201)
@@ -92,9 +96,28 @@ class FakeCluster:
         obj = self.objects.get(request.path)
         return web.json_response(obj) if obj is not None else _status(404, "NotFound")
 
+    async def _proxy(self, request: web.Request) -> web.StreamResponse:
+        """As kube-apiserver: without the Authorization header, and a Status if the pod is not reached."""
+        if not self.has_proxy:
+            return _status(501, "NotImplemented")
+        if self.refuse_connections:
+            return _status(self.refuse_connections, "Forbidden")
+        scheme, pod, port = request.match_info["target"].split(":")
+        self.asked.append(pod)
+        headers = {name: value for name, value in request.headers.items() if name not in ("Authorization", "Host")}
+        url = f"{scheme}://127.0.0.1:{self.ports.get((pod, int(port)), 1)}/{request.match_info['path']}"
+        url += f"?{request.query_string}" if request.query_string else ""
+        try:
+            async with ClientSession() as session, session.get(url, headers=headers, ssl=False) as answer:
+                return web.Response(
+                    status=answer.status, body=await answer.read(), headers={"Content-Type": answer.content_type}
+                )
+        except ClientError as error:
+            return _status(503, "ServiceUnavailable", f"error trying to reach service: {error}")
+
     async def _forward(self, request: web.Request) -> web.StreamResponse:
-        if self.refuse_forwards:
-            return _status(self.refuse_forwards, "Forbidden")
+        if self.refuse_connections:
+            return _status(self.refuse_connections, "Forbidden")
         pod, port = request.match_info["pod"], int(request.query["ports"])
         if SUBPROTOCOL not in request.headers.get("Sec-WebSocket-Protocol", "").split(","):
             return _status(400, "BadRequest")
@@ -102,7 +125,7 @@ class FakeCluster:
         await socket.prepare(request)
         for channel in (DATA, ERROR):
             await socket.send_bytes(bytes((channel,)) + struct.pack("<H", port))
-        self.forwarded.append(pod)
+        self.asked.append(pod)
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", self.ports.get((pod, port), 1))
         except OSError as error:
@@ -129,8 +152,8 @@ async def _from_pod(reader: asyncio.StreamReader, socket: web.WebSocketResponse)
     await socket.close()
 
 
-def _status(code: int, reason: str) -> web.Response:
-    body = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": reason}
+def _status(code: int, reason: str, message: str = "") -> web.Response:
+    body = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message or reason}
     return web.json_response(body, status=code)
 
 
@@ -151,7 +174,10 @@ def pages(answers: Mapping[str, object], *, token: str = VIEW_TOKEN) -> web.Appl
     """A pod's server: JSON by path, only for the token; 403 for others, as delegated authorization answers."""
 
     async def answer(request: web.Request) -> web.Response:
-        if request.headers.get("Authorization", "") != (f"Bearer {token}" if token else ""):
+        sent = request.headers.get("Authorization", "").removeprefix("Bearer ") or request.headers.get(
+            PAGE_TOKEN_HEADER, ""
+        )
+        if sent != token:
             return web.Response(status=403, text="forbidden")
         key = request.path_qs if request.path_qs in answers else request.path
         if key not in answers:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from control.ctl.cluster.access import PORT_FORWARD_VARIABLE
 from control.ctl.cluster.choice import Where
 from control.ctl.cluster.pods import ServingPod, leader_of, port_of
 from control.ctl.main import cli
@@ -33,10 +34,14 @@ def top_of(node: str, *namespaces: str) -> bytes:
     return encode(Top(node=node, cpus=2, cpu=1.0, memory=1e9, memory_total=2e9, window=10.0, rows=rows))
 
 
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[FakeCluster]:
+@pytest.fixture(params=["pods/proxy", "forwarded ports", "an API server without pods/proxy"])
+async def cluster(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[FakeCluster]:
     """Two nodes, one koordlet with TLS and one without, and two schedulers, the second of which leads."""
     fake = FakeCluster(tmp_path)
+    fake.has_proxy = request.param == "pods/proxy"
+    monkeypatch.setenv(PORT_FORWARD_VARIABLE, str(request.param == "forwarded ports"))
     tls = page_tls(tmp_path)
     placement = encode(PodPlacement(pod="demo/web", state="placed", node="n1"))
     scheduler: dict[str, object] = {QUOTAS: QUOTA, "/apis/v1/explain/demo/web": placement}
@@ -86,7 +91,7 @@ async def koordctl(cluster: FakeCluster, *arguments: str) -> Result:
 async def test_quotas_come_from_the_scheduler_that_leads(cluster: FakeCluster) -> None:
     result = await koordctl(cluster, "quota", "-o", "json")
     assert json.loads(result.stdout)["team"]["min"] == {"cpu": "4"}
-    assert set(cluster.forwarded) == {"koord-scheduler-2"}
+    assert set(cluster.asked) == {"koord-scheduler-2"}
     assert yaml.safe_load((await koordctl(cluster, "quota", "-o", "yaml")).stdout) == json.loads(result.stdout)
 
 
@@ -95,7 +100,7 @@ async def test_top_of_a_node(cluster: FakeCluster) -> None:
         result = await koordctl(cluster, "top", "--node", node, "-o", "json")
         shown = json.loads(result.stdout)
         assert (shown["node"], sorted(row["namespace"] for row in shown["rows"])) == (node, spaces)
-    assert set(cluster.forwarded) == {"koordlet-a", "koordlet-b"}
+    assert set(cluster.asked) == {"koordlet-a", "koordlet-b"}
 
 
 async def test_top_of_a_namespace_asks_the_koordlets_of_its_nodes(cluster: FakeCluster) -> None:
@@ -114,19 +119,19 @@ async def test_top_of_the_cluster_is_a_row_per_node(cluster: FakeCluster) -> Non
     assert [(row["node"], row.get("cpu"), row["batchCpu"]) for row in rows] == [("n1", 1500, 1200), ("n2", None, 1200)]
     lines = (await koordctl(cluster, "top")).stdout.splitlines()
     assert lines[1].split() == ["n1", "1500m", "38", "2Gi", "25", "1200m", "1Gi", "-"]
-    assert not cluster.forwarded, "no node is asked"
+    assert not cluster.asked, "no node is asked"
 
 
 async def test_explain_asks_the_scheduler_and_the_koordlet_of_the_pods_node(cluster: FakeCluster) -> None:
     result = await koordctl(cluster, "explain", "pod", "web", "-n", "demo")
     assert "demo/web runs on n1" in result.output
-    assert set(cluster.forwarded) == {"koord-scheduler-2", "koordlet-a"}
+    assert set(cluster.asked) == {"koord-scheduler-2", "koordlet-a"}
 
 
 async def test_status_shows_the_components(cluster: FakeCluster) -> None:
     result = await koordctl(cluster, "status", "-o", "json")
     assert result.exit_code == 0
-    counts = {one["name"]: (one["readyPods"], one["pods"]) for one in json.loads(result.stdout)}
+    counts = {component["name"]: (component["readyPods"], component["pods"]) for component in json.loads(result.stdout)}
     assert counts == {"koord-manager": (1, 1), "koord-scheduler": (2, 2), "koordlet": (2, 2)}
     cluster.system[0]["status"]["conditions"] = []
     result = await koordctl(cluster, "status")
@@ -137,9 +142,10 @@ async def test_refusals_name_the_role(cluster: FakeCluster) -> None:
     cluster.refuse_tokens = True
     refused: Any = (await koordctl(cluster, "top", "--node", "n1")).exception
     assert "cannot request a token" in str(refused) and "koordinator-view" in str(refused)
-    cluster.refuse_tokens, cluster.refuse_forwards = False, 403
+    cluster.refuse_tokens, cluster.refuse_connections = False, 403
     refused = (await koordctl(cluster, "top", "--node", "n1")).exception
-    assert "HTTP 403" in str(refused) and "koordinator-view" in str(refused)
+    role = "koordinator-view" if cluster.has_proxy else "koordinator-portforward"
+    assert "HTTP 403" in str(refused) and f"Role {role}" in str(refused)
     absent = (await koordctl(cluster, "top", "--node", "n3")).exception
     assert "no koordlet runs on node n3" in str(absent)
 

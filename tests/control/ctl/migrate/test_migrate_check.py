@@ -11,9 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from control.ctl.main import cli
+from control.ctl.migrate import objects
 from control.ctl.migrate.components import check_workload
 from control.ctl.migrate.model import MigrationItem
 from control.ctl.migrate.objects import check_crds, check_scheduler_config
+from control.scheduler.plugins.registry import PLUGINS
 from koordlet.api import gates
 from tests.control.ctl.cluster.fakecluster import FakeCluster
 from tests.control.ctl.migrate import shipped
@@ -108,7 +110,9 @@ def test_objects_in_an_old_version_must_be_migrated() -> None:
     assert (first.outcome, first.detail) == ("action", "objects are stored in version v1alpha0")
 
 
-def test_plugins_that_this_system_lacks_are_named() -> None:
+def test_plugins_that_this_system_lacks_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    fewer = {name: plugin for name, plugin in PLUGINS.items() if name != "DeviceShare"}
+    monkeypatch.setattr(objects, "PLUGINS", fewer)
     profile = {**shipped.PROFILE, "plugins": {"filter": {"enabled": [{"name": "DeviceShare"}]}}}
     items = list(check_scheduler_config(shipped.scheduler_config(profile)))
     assert [(item.outcome, "DeviceShare" in item.detail) for item in items] == [("action", True), ("same", False)]

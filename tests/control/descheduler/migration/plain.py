@@ -48,19 +48,19 @@ class PlainArbitrator:
         waiting = [each for each in self.jobs if each.status.phase in ("", "Pending")]
         waiting = [each for each in waiting if each.metadata.uid not in self.passed]
         result, order = {}, self.sorted(waiting)
-        for one in order:
-            pod = self.pod(one)
+        for job in order:
+            pod = self.pod(job)
             if pod is None:
-                result[one.metadata.name] = "passed"
+                result[job.metadata.name] = "passed"
             elif self.forbidden(pod):
-                result[one.metadata.name] = "forbidden"
-                one.status.phase = "Failed"
+                result[job.metadata.name] = "forbidden"
+                job.status.phase = "Failed"
             elif self.full(pod):
-                result[one.metadata.name] = "waiting"
+                result[job.metadata.name] = "waiting"
             else:
-                result[one.metadata.name] = "passed"
-            if result[one.metadata.name] == "passed":
-                self.passed.add(one.metadata.uid)
+                result[job.metadata.name] = "passed"
+            if result[job.metadata.name] == "passed":
+                self.passed.add(job.metadata.uid)
         return [each.metadata.name for each in order], result
 
     # Order
@@ -122,13 +122,13 @@ class PlainArbitrator:
         return phase not in ENDED and (phase == "Running" or job.metadata.uid in self.passed)
 
     def others(self, pod: Pod) -> list[PodMigrationJob]:
-        meta, found = pod.metadata, []
+        meta, jobs = pod.metadata, []
         for job in self.jobs:
             ref = job.spec.pod_ref
             own = ref.uid == meta.uid if ref.uid else (ref.namespace, ref.name) == (meta.namespace, meta.name)
             if self.counts(job) and not own:
-                found.append(job)
-        return found
+                jobs.append(job)
+        return jobs
 
     def forbidden(self, pod: Pod) -> bool:
         notes, owners = pod.metadata.annotations, pod.metadata.owner_references
@@ -145,30 +145,30 @@ class PlainArbitrator:
     def full(self, pod: Pod) -> bool:
         if "descheduler.alpha.kubernetes.io/evict" in pod.metadata.annotations:
             return False
-        others = self.others(pod)
+        moving = self.others(pod)
         limit = self.limits["globally"]
-        if limit and len(others) >= limit:
+        if limit and len(moving) >= limit:
             return True
         here = {
             job.spec.pod_ref.name
-            for job in others
+            for job in moving
             if (other := self.pod(job)) is not None
             and other.spec.node_name == pod.spec.node_name
             and other.metadata.name != pod.metadata.name
         }
         if self.limits["node"] and pod.spec.node_name and len(here) >= self.limits["node"]:
             return True
-        near = [job for job in others if job.spec.pod_ref.namespace == pod.metadata.namespace]
+        near = [job for job in moving if job.spec.pod_ref.namespace == pod.metadata.namespace]
         if self.limits["namespace"] and len(near) >= self.limits["namespace"]:
             return True
-        return self.workload_full(pod, others)
+        return self.workload_full(pod, moving)
 
-    def workload_full(self, pod: Pod, others: list[PodMigrationJob]) -> bool:
+    def workload_full(self, pod: Pod, jobs: list[PodMigrationJob]) -> bool:
         if not pod.metadata.owner_references:
             return False
         uid = pod.metadata.owner_references[0].uid
         members = [each for each in self.pods.values() if [o.uid for o in each.metadata.owner_references] == [uid]]
-        moving = {job.spec.pod_ref.name for job in others if self.pod(job) in members} - {pod.metadata.name}
+        moving = {job.spec.pod_ref.name for job in jobs if self.pod(job) in members} - {pod.metadata.name}
         if moving and len(moving) >= limit_of(self.replicas[uid], self.limits["workload"]):
             return True
         broken = {each.metadata.name for each in members if not self.works(each)}

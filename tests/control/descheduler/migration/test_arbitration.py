@@ -45,9 +45,9 @@ def test_jobs_of_one_batch_job_follow_its_first_one() -> None:
 
 def test_a_batch_job_that_migrates_already_comes_first() -> None:
     pods = prioritised(["a", "b", "c", "d"], OWNERS)
-    others = [pod("e", kind="Job", by="j2"), pod("f", kind="Job", by="j2"), pod("g")]
-    running = [job(each, phase="Running") for each in others]
-    assert ordered([*pods, *others], [job(each) for each in pods], running) == ["c", "a", "d", "b"]
+    moving_pods = [pod("e", kind="Job", by="j2"), pod("f", kind="Job", by="j2"), pod("g")]
+    running = [job(each, phase="Running") for each in moving_pods]
+    assert ordered([*pods, *moving_pods], [job(each) for each in pods], running) == ["c", "a", "d", "b"]
 
 
 def test_the_pod_order_is_stronger_than_age_and_missing_pods_come_first() -> None:
@@ -93,12 +93,12 @@ def test_without_arbitration_every_job_passes_until_its_time_is_over() -> None:
 def test_only_running_and_passed_jobs_count() -> None:
     pods = [pod("a"), pod("b")]
     waiting, running = job(pods[1]), job(pods[1], phase="Running")
-    one = rules(max_migrating_globally=1)
+    limits = rules(max_migrating_globally=1)
     subject = job(pods[0])
 
     def outcome(other: PodMigrationJob, passed: frozenset[str]) -> Outcome:
         view = ListedView(pods, [subject, other], {"uid-rs": 10})
-        return arbitrate(subject, view, one, moving_of(view, passed), NOW).outcome
+        return arbitrate(subject, view, limits, moving_of(view, passed), NOW).outcome
 
     assert outcome(waiting, NONE_PASSED) is Outcome.PASSED
     assert outcome(waiting, frozenset({waiting.metadata.uid})) is Outcome.WAITING

@@ -37,9 +37,9 @@ def test_a_replica_set_counts_with_its_deployment() -> None:
     sets = [workload(ReplicaSet, name, 3, owner("Deployment", "web")) for name in ("old", "new")]
     pods = [pod("a", by="old"), pod("b", by="new"), pod("c", by="other")]
     view = view_with(deployment, *sets, pods=pods)
-    found = view.workload(pods[0])
-    assert found.replicas == 7
-    assert {each.metadata.name for each in found.pods} == {"a", "b"}
+    counted = view.workload(pods[0])
+    assert counted.replicas == 7
+    assert {each.metadata.name for each in counted.pods} == {"a", "b"}
 
 
 @pytest.mark.parametrize(("kind", "name"), [(ReplicaSet, "ReplicaSet"), (StatefulSet, "StatefulSet")])
@@ -52,8 +52,8 @@ def test_replicas_of_a_workload(kind: type[Any], name: str) -> None:
 
 def test_an_unknown_kind_counts_its_pods() -> None:
     pods = [pod(f"p{number}", by="train", kind="Job") for number in range(3)]
-    found = view_with(pods=pods).workload(pods[0])
-    assert (found.replicas, len(found.pods)) == (3, 3)
+    workload = view_with(pods=pods).workload(pods[0])
+    assert (workload.replicas, len(workload.pods)) == (3, 3)
 
 
 @pytest.mark.parametrize("version", ["../../v1", "apps/../v1", "v1/..", "", "batch/v1?x", "a" * 300 + "/v1"])

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from control.descheduler.migration.decide.args import MigrationControllerArgs, PriorityThreshold
-from control.descheduler.migration.decide.evictability import Evictability, cost, never_evicted
+from control.descheduler.migration.decide.evictability import Evictability, never_evicted
+from control.descheduler.state.pods import cost_of_eviction
 from koordlet.api.meta import LabelSelector
 from tests.control.descheduler.migration.build import pod
 
@@ -108,5 +109,5 @@ def test_all_failed_checks_are_reported() -> None:
 )
 def test_eviction_cost(text: str, value: int) -> None:
     candidate = pod("p", annotations={COST: text})
-    assert cost(candidate) == value
+    assert cost_of_eviction(candidate) == value
     assert never_evicted(candidate) is (value == 2147483647)

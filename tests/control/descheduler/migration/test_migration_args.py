@@ -112,5 +112,10 @@ def test_a_map_of_limiters_replaces_the_default_completely() -> None:
     assert list(read({"objectLimiters": {}})[0].object_limiters) == ["workload"]
 
 
+def test_an_empty_list_of_schedulers_is_the_default() -> None:
+    assert read({"schedulerNames": []})[0].scheduler_names == ["koord-scheduler"]
+    assert read({"schedulerNames": ["mine"]})[0].scheduler_names == ["mine"]
+
+
 def test_every_gate_is_accepted() -> None:
     assert read({"skipEvictionGates": list(GATES)})[1] == []

@@ -16,13 +16,14 @@ from control.descheduler.migration.decide.args import MigrationControllerArgs, O
 from koordlet.api.core import Node
 from koordlet.api.encoding import wire
 from koordlet.api.encoding.wire import Duration
+from tests.control.descheduler.migration.build import NOW
 from tests.control.descheduler.migration.world import JOBS, PODS, RESERVATIONS, Killed, World, no_faults
 
 FAST = {"workload": ObjectLimit(duration=Duration("1s"), max_migrating=1)}
 
 
-def arguments(**settings: Any) -> MigrationControllerArgs:
-    return MigrationControllerArgs(object_limiters=FAST, evict_qps=1000, evict_burst=1000, **settings)
+def arguments(limits: dict[str, ObjectLimit] = FAST, **settings: Any) -> MigrationControllerArgs:
+    return MigrationControllerArgs(object_limiters=limits, evict_qps=1000, evict_burst=1000, **settings)
 
 
 async def request_all(world: World) -> int:
@@ -59,7 +60,8 @@ async def test_pods_move_one_after_the_other(mode: str) -> None:
         assert nodes.count("n9") == 2
 
 
-async def test_without_room_no_pod_is_evicted_and_the_job_times_out() -> None:
+@pytest.mark.parametrize("scheduler", [True, False], ids=["no room", "no scheduler runs"])
+async def test_without_a_place_no_pod_is_evicted_and_the_job_times_out(scheduler: bool) -> None:
     world = World(arguments())
     world.workload("web", 4, ["n1"])
     await request_all(world)
@@ -67,7 +69,8 @@ async def test_without_room_no_pod_is_evicted_and_the_job_times_out() -> None:
         world.deliver()
         await world.migration.arbitrate()
         await world.run_jobs()
-        world.schedule_reservations(None)
+        if scheduler:
+            world.schedule_reservations(None)
         await world.clock.advance(3.0)
     assert world.evictions == []
     assert {job["status"]["reason"] for job in world.jobs()} == {"Timeout"}
@@ -76,6 +79,26 @@ async def test_without_room_no_pod_is_evicted_and_the_job_times_out() -> None:
     world.deliver()
     await world.migration.scavenge()
     assert world.jobs() == []
+
+
+async def test_a_finalizer_that_never_finishes_ends_the_job_by_timeout() -> None:
+    """The pod is evicted once and stays; meanwhile its job counts for the limits."""
+    world = World(arguments(max_migrating_globally=1))
+    world.workload("web", 6, ["n1"])
+    assert await request_all(world) == 1
+    for _ in range(110):
+        world.deliver()
+        await world.migration.arbitrate()
+        await world.run_jobs()
+        world.schedule_reservations("n9")
+        if world.clock.now() - NOW < 280:
+            assert await request_all(world) == 0
+        await world.clock.advance(3.0)
+    assert len(world.evictions) == 1
+    (first, *_) = world.jobs()
+    assert (first["status"]["phase"], first["status"]["reason"]) == ("Failed", "Timeout")
+    assert world.store.objects[RESERVATIONS] == {}
+    assert world.violations == []
 
 
 @pytest.mark.parametrize("change", ["expire", "delete"])
@@ -100,6 +123,28 @@ async def test_a_budget_delays_the_eviction() -> None:
     await settle(world, rounds=20)
     assert len(world.evictions) == 2
     assert world.violations == []
+
+
+async def test_an_eviction_without_an_answer_stays_counted_when_its_repetition_is_refused() -> None:
+    """The pod is gone because of the first request, and the cache still has it when the second gets 404."""
+    limits = {"workload": ObjectLimit(duration=Duration("30m"), max_migrating=1)}
+    world = World(arguments(limits, default_job_mode="EvictDirectly", max_migrating_globally=1))
+    world.workload("web", 6, ["n1"])
+    await request_all(world)
+    world.deliver()
+    await world.migration.arbitrate()
+    world.transport.faults = lambda method, path: "lose" if path.endswith("/eviction") else ""
+    await world.run_jobs()
+    assert len(world.evictions) == 1
+    world.transport.faults = no_faults
+    world.finish_terminations()
+    await world.clock.advance(3.0)
+    await world.run_jobs()
+    sibling = next(iter(world.state.pods.values())).pod
+    assert world.migration.limiter.exceeded(sibling, world.clock.monotonic())
+    await settle(world)
+    assert [job["status"]["phase"] for job in world.jobs()] == ["Succeeded"]
+    assert len(world.evictions) == 1
 
 
 async def test_a_job_with_a_forged_mark_is_arbitrated() -> None:
@@ -185,6 +230,8 @@ async def _check_faults(steps: list[str], fates: list[str], mode: str, most: int
     assert not failed & owners
     uids = [pod["metadata"]["uid"] for pod in world.evictions]
     assert len(uids) == len(set(uids))
+    missing = {job["spec"]["podRef"]["uid"] for job in world.jobs() if job["status"].get("reason") == "MissingPod"}
+    assert not missing & set(uids), "a job forgot that it has evicted its pod"
     replaced = {job["status"].get("podRef", {}).get("uid") for job in world.jobs()}
     requested = {job["spec"]["podRef"].get("uid") for job in world.jobs()}
     assert set(uids) <= requested

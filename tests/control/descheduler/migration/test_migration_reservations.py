@@ -29,8 +29,8 @@ def terms(required: list[dict[str, Any]] | None) -> dict[str, Any]:
 
 def made(subject: Pod, document: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
     template = options.pop("template", None)
-    one = job(subject, name="m", reservationOptions={"template": template} if template is not None else None)
-    return reservation_for(one, subject, document or wire.to_builtins(subject), 1234, **options)
+    migration = job(subject, name="m", reservationOptions={"template": template} if template is not None else None)
+    return reservation_for(migration, subject, document or wire.to_builtins(subject), 1234, **options)
 
 
 def test_a_copy_of_the_pod_without_its_node() -> None:
@@ -151,12 +151,14 @@ def test_claims_are_removed_with_the_gate() -> None:
 
 
 def test_only_a_reservation_of_the_job_is_its_own() -> None:
-    one = job("a", name="m")
+    migration = job("a", name="m")
     mine = reservation(
         "r", metadata={"ownerReferences": [{"apiVersion": "v", "kind": "k", "name": "m", "uid": "uid-m"}]}
     )
-    assert is_own(mine, one)
-    assert not is_own(reservation("r", metadata={"labels": {"app.kubernetes.io/created-by": "koord-descheduler"}}), one)
+    assert is_own(mine, migration)
+    assert not is_own(
+        reservation("r", metadata={"labels": {"app.kubernetes.io/created-by": "koord-descheduler"}}), migration
+    )
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,9 @@ T = TypeVar("T")
 async def _until(check: Callable[[], Awaitable[T | None]], seconds: float = 120.0) -> T:
     async with asyncio.timeout(seconds):
         while True:
-            found = await check()
-            if found:
-                return found
+            outcome = await check()
+            if outcome:
+                return outcome
             await asyncio.sleep(0.05)
 
 
@@ -131,8 +131,8 @@ class Cluster:
 
 
 def _conditions(pod: Pod) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = wire.to_builtins(pod.status.conditions)
-    return found
+    conditions: list[dict[str, Any]] = wire.to_builtins(pod.status.conditions)
+    return conditions
 
 
 class Controller:
@@ -208,6 +208,8 @@ async def test_evict_directly(cluster: Cluster, controller: Callable[..., Awaita
     await _until(lambda: cluster.running("web", 5))
     assert await _until(lambda: cluster.reasons(name)) >= {"Evicting", "EvictComplete"}
     assert "Descheduled" in await cluster.reasons(pods[0].metadata.name)
+    of_jobs = [each for each in await cluster.admin.list(Event) if each.involved_object.kind == "PodMigrationJob"]
+    assert {(each.action, each.reporting_component) for each in of_jobs} == {("Migrating", "koord-descheduler")}
     await cluster.create_job("by-hand", pods[1].metadata.name, ttl="10m")
     await _until(lambda: cluster.phase("by-hand", "Running", "Succeeded"))
     assert (await cluster.job("by-hand")).spec.pod_ref.uid == pods[1].metadata.uid

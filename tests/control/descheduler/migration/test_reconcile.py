@@ -27,6 +27,7 @@ OWNERS = [{"controller": {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name":
 SCHEDULED = {"type": "Scheduled", "status": "True", "reason": "Scheduled"}
 CREATED = {"type": "ReservationCreated", "status": "True"}
 PLACED = {"type": "ReservationScheduled", "status": "True"}
+REQUESTED = {"type": "Eviction", "status": "Unknown", "reason": "EvictionRequested", "message": "q"}
 EVICTING = {"type": "Eviction", "status": "False", "reason": "Evicting", "message": "m"}
 GONE = {"type": "Eviction", "status": "True", "reason": "EvictComplete"}
 NEW = pod("b", on="n2")
@@ -47,14 +48,14 @@ def consumed() -> Reservation:
 
 def running(*conditions: dict[str, Any], options: dict[str, Any] | None = None, **more: Any) -> PodMigrationJob:
     last = conditions[-1]["type"] if conditions else ""
-    status = {"conditions": list(conditions), "status": last}
+    status = {"conditions": list(conditions), "status": last, "nodeName": "n2" if PLACED in conditions else ""}
     return job(
         POD, name="m", phase="Running", status=status, reservationOptions=REF if options is None else options, **more
     )
 
 
 def step(
-    one: PodMigrationJob,
+    migration: PodMigrationJob,
     reserved: Reservation | None = None,
     subject: Pod | None = POD,
     *,
@@ -62,7 +63,7 @@ def step(
     limited: bool = False,
     now: float = NOW,
 ) -> Decision:
-    return next_step(Observed(one, now, subject, reserved, replacement, limited), "ReservationFirst")
+    return next_step(Observed(migration, now, subject, reserved, replacement, limited), "ReservationFirst")
 
 
 def failure(decision: Decision) -> tuple[str, str]:
@@ -108,8 +109,10 @@ def test_the_object_limiter_delays_until_the_eviction() -> None:
 
 def test_evict_directly() -> None:
     direct = {"mode": "EvictDirectly"}
-    first = running(**direct)  # type: ignore[arg-type]
-    assert step(first).action == d.EvictPod(POD)
+    recorded = step(running(**direct))  # type: ignore[arg-type]
+    assert recorded.action is None and recorded.status is not None
+    assert recorded.status.reason == "EvictionRequested"
+    assert step(running(REQUESTED, **direct)).action == d.EvictPod(POD)  # type: ignore[arg-type]
     assert step(running(EVICTING, **direct)) is d.WAIT  # type: ignore[arg-type]
     complete = step(running(EVICTING, **direct), subject=None)  # type: ignore[arg-type]
     assert complete.status is not None and c.is_true(complete.status, "Eviction")
@@ -122,6 +125,19 @@ def test_evict_directly() -> None:
 def test_a_pod_that_another_client_deleted_fails_the_job() -> None:
     assert failure(step(running(mode="EvictDirectly"), subject=None))[0] == "MissingPod"
     assert failure(step(running(CREATED, PLACED), available(), subject=pod("a", uid="new")))[0] == "MissingPod"
+
+
+@pytest.mark.parametrize("gone", [None, pod("a", uid="new")], ids=["gone", "replaced"])
+def test_a_pod_that_is_gone_after_a_recorded_request_was_evicted(gone: Pod | None) -> None:
+    """The process was killed after the request, before the status said that the server had accepted it."""
+    for migration in (running(CREATED, PLACED, REQUESTED), running(REQUESTED, mode="EvictDirectly")):
+        decision = step(migration, available(), subject=gone)
+        assert decision.action is None and decision.status is not None
+        assert decision.status.phase == "Running" and c.is_true(decision.status, "Eviction")
+
+
+def test_a_recorded_request_does_not_exempt_from_the_limiter() -> None:
+    assert step(running(CREATED, PLACED, REQUESTED), available(), limited=True) is d.WAIT
 
 
 def test_a_new_pod_of_the_same_name_completes_the_eviction() -> None:
@@ -220,8 +236,15 @@ def test_a_reservation_that_no_replacement_may_use_protects_nothing() -> None:
 
 
 def test_only_an_available_reservation_allows_the_eviction() -> None:
-    ready = running(CREATED, PLACED)
+    recorded = step(running(CREATED, PLACED), available())
+    assert recorded.action is None and recorded.status is not None
+    condition = recorded.status.condition("Eviction")
+    assert condition is not None and (condition.status, condition.reason) == ("Unknown", "EvictionRequested")
+    assert condition.message == 'The eviction of Pod "default/a" from node "n1" was requested'
+    ready = running(CREATED, PLACED, REQUESTED)
     assert step(ready, available()).action == d.EvictPod(POD, "r")
+    for migration in (running(CREATED, PLACED), ready):
+        assert failure(step(migration, consumed()))[0] == "ForbiddenMigratePod"
     for phase in ("", "Pending", "Waiting"):
         assert step(ready, available(phase=phase)).action is None
     assert failure(step(ready, available(phase="Failed")))[0] == "Unschedulable"
@@ -276,23 +299,23 @@ def test_a_pod_without_node_is_assigned_and_never_evicted() -> None:
 
 def test_the_phases_that_kubectl_shows() -> None:
     """The happy path of spec 07 §11.7: every decision is carried out on the job, the world follows."""
-    one = job(POD, name="m")
+    migration = job(POD, name="m")
     shown: list[str] = []
     for _ in range(20):
-        begun, gone = one.status.condition("Eviction") is not None, c.is_true(one.status, "ReservationScheduled")
+        begun, gone = c.is_accepted(migration.status), c.is_true(migration.status, "ReservationScheduled")
         subject = None if begun else POD
-        awaited = one.status.condition("PodBoundReservation") is not None
-        reserved = (consumed() if awaited else available()) if _ref(one) else None
-        decision = next_step(Observed(one, NOW, subject, reserved, NEW), "ReservationFirst")
+        awaited = migration.status.condition("PodBoundReservation") is not None
+        reserved = (consumed() if awaited else available()) if _ref(migration) else None
+        decision = next_step(Observed(migration, NOW, subject, reserved, NEW), "ReservationFirst")
         if decision.action == d.CreateReservation():
-            one.spec.reservation_options = running().spec.reservation_options
+            migration.spec.reservation_options = running().spec.reservation_options
         if isinstance(decision.action, d.EvictPod):
             assert gone and not begun
-            decision = evicted(Observed(one, NOW, POD), POD, "load")
+            decision = evicted(Observed(migration, NOW, POD), POD, "load")
         if decision.status is not None:
-            one.status = decision.status
-            shown.append(f"{one.status.phase} {one.status.status}")
-        if one.status.phase == "Succeeded":
+            migration.status = decision.status
+            shown.append(f"{migration.status.phase} {migration.status.status}")
+        if migration.status.phase == "Succeeded":
             break
     assert list(dict.fromkeys(shown)) == [
         "Running ",
@@ -306,5 +329,8 @@ def test_the_phases_that_kubectl_shows() -> None:
     ]
 
 
-def _ref(one: PodMigrationJob) -> bool:
-    return one.spec.reservation_options is not None and one.spec.reservation_options.reservation_ref is not None
+def _ref(migration: PodMigrationJob) -> bool:
+    return (
+        migration.spec.reservation_options is not None
+        and migration.spec.reservation_options.reservation_ref is not None
+    )

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control.descheduler.migration.decide.args import DEFAULT_LIMIT, NAMESPACE, WORKLOAD, ObjectLimit
-from control.descheduler.migration.decide.objectlimiter import ObjectLimiter
+from control.descheduler.migration.decide.objectlimiter import ObjectLimiter, RecordedBucket
 from control.descheduler.migration.decide.workloads import get_max
 from koordlet.api.encoding.wire import Duration
-from tests.control.descheduler.migration.build import pod
+from tests.control.descheduler.migration.build import NOW, pod
 
 
 @pytest.mark.parametrize(
@@ -84,14 +84,58 @@ def test_unused_objects_are_forgotten() -> None:
     assert len(limiter) <= 16
 
 
-@given(st.lists(st.floats(0.0, 120.0), min_size=1, max_size=60), st.integers(1, 20), st.integers(1, 3))
-def test_no_window_has_more_evictions_than_the_limit_allows(times: list[float], most: int, burst: int) -> None:
+@given(
+    st.lists(st.tuples(st.floats(0.0, 120.0), st.booleans()), min_size=1, max_size=60),
+    st.integers(1, 20),
+    st.integers(1, 3),
+)
+def test_no_window_has_more_evictions_than_the_limit_allows(
+    steps: list[tuple[float, bool]], most: int, burst: int
+) -> None:
+    """Also if another process continues before a step; its monotonic clock starts at 0."""
     duration = 60.0
-    limiter = ObjectLimiter({WORKLOAD: ObjectLimit(duration=Duration("60s"), max_migrating=most, burst=burst)})
+    limits = {WORKLOAD: ObjectLimit(duration=Duration("60s"), max_migrating=most, burst=burst)}
+    limiter, booted = ObjectLimiter(limits), 0.0
     done: list[float] = []
-    for now in sorted(times):
-        if not limiter.exceeded(pod("a"), now):
-            limiter.track(pod("a"), 1000, now)
+    for now, restarts in sorted(steps):
+        if restarts:
+            records = limiter.recorded(now - booted, NOW + now, 10)
+            limiter, booted = ObjectLimiter(limits), now
+            limiter.restore(records, 0.0, NOW + now)
+        if not limiter.exceeded(pod("a"), now - booted):
+            limiter.track(pod("a"), 1000, now - booted)
             done.append(now)
     for start in done:
         assert sum(start <= each < start + duration for each in done) <= most + burst
+
+
+def test_a_refused_eviction_costs_nothing() -> None:
+    limiter = ObjectLimiter({WORKLOAD: ObjectLimit(duration=Duration("1m"), max_migrating=1)})
+    limiter.track(pod("a"), 10, 0.0)
+    limiter.restore_token(pod("a"), 1.0)
+    assert not limiter.exceeded(pod("b"), 1.0)
+    assert limiter.recorded(1.0, NOW, 10) == {}
+
+
+def test_a_later_leader_takes_the_lower_of_two_buckets_and_ignores_what_it_does_not_limit() -> None:
+    limiter = ObjectLimiter({WORKLOAD: ObjectLimit(duration=Duration("1m"), max_migrating=1, burst=2)})
+    limiter.track(pod("a"), 10, 0.0)  # one of two tokens is left
+    own = next(iter(limiter.recorded(0.0, NOW, 10)))
+    records = {
+        own: RecordedBucket(0.0, 1 / 60, NOW + 3600),  # recorded by a process whose clock is ahead
+        "namespace/default": RecordedBucket(0.0, 1 / 60, NOW),
+        "workload/": RecordedBucket(0.0, 1 / 60, NOW),
+        "workload/uid-never": RecordedBucket(0.0, 0.0, NOW),
+    }
+    limiter.restore(records, 0.0, NOW)
+    assert len(limiter) == 1
+    assert limiter.exceeded(pod("a"), 59.9)
+    assert not limiter.exceeded(pod("a"), 60.1)
+
+
+def test_the_last_used_buckets_are_recorded() -> None:
+    limiter = ObjectLimiter({WORKLOAD: ObjectLimit(duration=Duration("10m"), max_migrating=1)})
+    for number in range(20):
+        limiter.track(pod("p", by=f"w{number}"), 10, float(number))
+    records = limiter.recorded(20.0, NOW, 3)
+    assert [key.removeprefix("workload/") for key in records] == ["uid-w19", "uid-w18", "uid-w17"]

@@ -16,7 +16,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from control.descheduler.framework.evictor import EvictionProxy, PluginEvictor
-from control.descheduler.framework.handle import PluginHandle, ProcessParts
+from control.descheduler.framework.handle import LeaseReference, PluginHandle, ProcessParts
 from control.descheduler.framework.limiter import EvictionLimiter, EvictionLimits
 from control.descheduler.migration.decide.args import MigrationControllerArgs
 from control.descheduler.migration.plugin import MigrationController
@@ -36,6 +36,8 @@ from tests.fakeclock import FakeClock
 Json = dict[str, Any]
 CLUSTER_SCOPED = ("podmigrationjobs", "reservations", "nodes")
 JOBS, RESERVATIONS, PODS, SETS = "podmigrationjobs", "reservations", "pods", "replicasets"
+NODES, DRAINS, GROUPS = "nodes", "drainnodes", "drainnodegroups"
+LEASE = LeaseReference("koordinator-system", "koord-descheduler")
 
 
 class Killed(BaseException):
@@ -56,7 +58,8 @@ class ApiStore:
     """The objects as JSON, by plural and key."""
 
     def __init__(self) -> None:
-        self.objects: dict[str, dict[str, Json]] = {name: {} for name in (JOBS, RESERVATIONS, PODS, SETS)}
+        kinds = (JOBS, RESERVATIONS, PODS, SETS, NODES, DRAINS, GROUPS, "leases")
+        self.objects: dict[str, dict[str, Json]] = {name: {} for name in kinds}
         self._versions = itertools.count(1)
         self._uids = itertools.count(1)
         self.now: Callable[[], float] = lambda: NOW
@@ -113,26 +116,26 @@ class FakeTransport:
             if key in objects:
                 raise from_status(Status(code=409, reason="AlreadyExists", message=f"{key} exists"))
             return msgspec.json.encode(self._store.put(plural, {**body, "status": {}}))
-        found = objects.get(key)
-        if found is None:
+        stored = objects.get(key)
+        if stored is None:
             raise from_status(Status(code=404, reason="NotFound", message=f"{plural} {key} not found"))
         if method == "GET":
-            return msgspec.json.encode(found)
+            return msgspec.json.encode(stored)
         if method == "PATCH":
-            return self._patch(plural, found, body, sub)
+            return self._patch(plural, stored, body, sub)
         if method == "POST" and sub == "eviction":
-            return self._evict(found, body)
+            return self._evict(stored, body)
         assert method == "DELETE" and plural != PODS, f"{method} {path}"
-        _check_preconditions(found, body)
+        _check_preconditions(stored, body)
         del objects[key]
         return b"{}"
 
-    def _patch(self, plural: str, found: Json, body: Json, sub: str) -> bytes:
+    def _patch(self, plural: str, stored: Json, body: Json, sub: str) -> bytes:
         wanted = body.get("metadata", {}).get("resourceVersion")
-        if wanted is not None and wanted != found["metadata"]["resourceVersion"]:
+        if wanted is not None and wanted != stored["metadata"]["resourceVersion"]:
             raise from_status(Status(code=409, reason="Conflict", message="the object has been modified"))
         body = {key: value for key, value in body.items() if (key == "status") == (sub == "status")}
-        new = apply(copy.deepcopy(found), body)
+        new = apply(copy.deepcopy(stored), body)
         return msgspec.json.encode(self._store.put(plural, new))
 
     def _evict(self, pod: Json, body: Json) -> bytes:
@@ -146,9 +149,9 @@ class FakeTransport:
         return b"{}"
 
 
-def _check_preconditions(found: Json, options: Json | None) -> None:
+def _check_preconditions(stored: Json, options: Json | None) -> None:
     uid = ((options or {}).get("preconditions") or {}).get("uid")
-    if uid is not None and uid != found["metadata"]["uid"]:
+    if uid is not None and uid != stored["metadata"]["uid"]:
         raise from_status(Status(code=409, reason="Conflict", message="UID in precondition"))
 
 
@@ -164,6 +167,9 @@ class FakeInformer:
 
     def get(self, key: str) -> Any:
         return self.known.get(key)
+
+    def list(self) -> list[Any]:
+        return [*self.known.values()]
 
     def deliver(self, objects: dict[str, Any]) -> None:
         for key, old in list(self.known.items()):
@@ -210,7 +216,10 @@ class World:
         self.violations: list[str] = []
         self.transport = FakeTransport(self.store, faults, self._check_eviction)
         self.transport.allowed_disruptions = lambda pod: self.unavailable(pod) < budget
+        self.default_node = "n1"
+        """where the scheduler places a pod without Reservation"""
         self._serial = itertools.count(1)
+        self.store.put("leases", {"metadata": {"name": LEASE.name, "namespace": LEASE.namespace}, "spec": {}})
         self.restart()
 
     def restart(self) -> None:
@@ -229,14 +238,19 @@ class World:
             registry=CollectorRegistry(),
             dry_run=False,
             interval_s=0.0,
+            lease=LEASE,
         )
         proxy = EvictionProxy("p", EvictionLimiter(EvictionLimits()), dry_run=False)
         events = EventRecorder(client, "p")
         handle = PluginHandle(parts, "p", "MigrationController", PluginEvictor(proxy, "MigrationController"), events)
         self.plugin = MigrationController(self.args, handle)
         self.migration = self.plugin._migration
+        self.extend(handle)
         self.deliver()
-        self.migration.book.lead()
+        self.migration.lead()
+
+    def extend(self, handle: PluginHandle) -> None:
+        """Construct further parts of the process, before it has read anything."""
 
     def deliver(self) -> None:
         """The informers catch up with the server."""
@@ -283,7 +297,7 @@ class World:
 
     def members(self, by: str) -> list[Json]:
         pods = self.store.objects[PODS].values()
-        return [pod for pod in pods if pod["metadata"]["ownerReferences"][0]["uid"] == by]
+        return [pod for pod in pods if any(each["uid"] == by for each in pod["metadata"]["ownerReferences"])]
 
     def schedule_reservations(self, node: str | None) -> None:
         """koord-scheduler binds every pending Reservation to a node; None: there is no room."""
@@ -318,7 +332,7 @@ class World:
     def _replace(self, by: str) -> None:
         """A new pod; it consumes an available Reservation of its ReplicaSet."""
         for each in self.store.objects[RESERVATIONS].values():
-            owners = [one.get("controller", {}).get("name") for one in each["spec"]["owners"]]
+            owners = [owner.get("controller", {}).get("name") for owner in each["spec"]["owners"]]
             if each["status"].get("phase") == "Available" and by in owners:
                 pod = self.pod(by, each["status"]["nodeName"])
                 meta = pod["metadata"]
@@ -326,7 +340,7 @@ class World:
                 each["status"] |= {"phase": "Succeeded", "currentOwners": [owner_ref]}
                 self.store.put(RESERVATIONS, each)
                 return
-        self.pod(by, "n1")
+        self.pod(by, self.default_node)
 
     def kill_pod(self, number: int) -> None:
         """A pod dies without the descheduler."""

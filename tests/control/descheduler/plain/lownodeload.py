@@ -201,7 +201,7 @@ class PlainLowNodeLoad:
         return any(usage.usage[n] > usage.high[n] for n in self.names)
 
     def detect(self, usages: list[Usage], prod: bool, now: float) -> list[Usage]:
-        kept = {name: one for name, one in self.detectors[prod].items() if one.forgotten_at > now}
+        kept = {name: detector for name, detector in self.detectors[prod].items() if detector.forgotten_at > now}
         self.detectors[prod] = kept
         if self.pool.abnormalities == 1:
             return list(usages)
@@ -324,7 +324,9 @@ def plain_fits(pod: PodRecord, node: NodeRecord) -> bool:
     ):
         return False
     for taint in node.node.spec.taints:
-        if taint.effect != "PreferNoSchedule" and not any(one.tolerates(taint) for one in spec.tolerations):
+        if taint.effect != "PreferNoSchedule" and not any(
+            toleration.tolerates(taint) for toleration in spec.tolerations
+        ):
             return False
     for name, amount in pod.requests.items():
         used = sum(other.requests.get(name, 0) for other in node.pods.values() if not other.terminated)

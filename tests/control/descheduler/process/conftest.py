@@ -19,6 +19,7 @@ from control.descheduler.config.shipped import configuration
 from control.descheduler.process import manifests
 from control.descheduler.process.options import DeschedulerOptions
 from control.descheduler.process.process import Descheduler
+from control.descheduler.process.rights import FEATURES
 from control.manager import manifests as manager_manifests
 from control.slim import EMPTY_LIST, EMPTY_MAP
 from control.standalone.apiserver import ApiServer
@@ -121,10 +122,11 @@ async def world(tmp_path: Path) -> AsyncIterator[DeschedulerWorld]:
         ApiServer(tmp_path / "api", audit_log=audit) as server,
         Client(ClientConfig.load(server.kubeconfig_path, qps=0)) as admin,
     ):
-        found = DeschedulerWorld(server, admin, tmp_path, audit)
-        for obj in (*crdgen.documents().values(), *manager_manifests.namespace(), *manifests.rbac()):
-            await found.apply(obj)
-        yield found
+        descheduler_world = DeschedulerWorld(server, admin, tmp_path, audit)
+        rights = [obj for each in FEATURES for obj in manifests.feature_rbac(each)]
+        for obj in (*crdgen.documents().values(), *manager_manifests.namespace(), *manifests.rbac(), *rights):
+            await descheduler_world.apply(obj)
+        yield descheduler_world
 
 
 @pytest.fixture

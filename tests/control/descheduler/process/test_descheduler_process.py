@@ -14,11 +14,14 @@ import pytest
 import yaml
 
 from control.descheduler.config.shipped import configuration
+from control.descheduler.framework.leasenote import LeaseNote
 from control.descheduler.process import manifests
 from control.descheduler.process.options import DeschedulerOptions
 from control.descheduler.process.process import Descheduler
 from koordlet.api.core import Lease
+from koordlet.api.names import ANNOTATION_INTERFERENCE_MOVES
 from koordlet.app.flags import read
+from koordlet.kube import Client
 from tests.control.descheduler.process.conftest import balancing
 
 ROOT = Path(__file__).parents[4]
@@ -67,11 +70,25 @@ async def test_pods_leave_the_hot_node_as_far_as_their_budget_allows(world: Any,
     families = set(re.findall(r"^# TYPE (descheduler_\w+) ", metrics, re.MULTILINE))
     page = (ROOT / "docs/descheduler.md").read_text()
     assert set(re.findall(r"`(descheduler_\w+)`", page[page.index("## Metrics") :])) == families
+    for sample in (
+        'leader_election_master_status{name="koordinator-system/koord-descheduler"} 1.0',
+        'rest_client_requests_total{code="201",host="127.0.0.1:',
+        'kubernetes_build_info{build_date="",compiler="CPython"',
+        "process_resident_memory_bytes",
+        "python_info",
+    ):
+        assert sample in metrics
     lease = await world.admin.get(Lease, "koord-descheduler", "koordinator-system")
     assert lease.spec.holder_identity
+    await _note(running.process.client).write({"hot": 1.0})
     assert await running.stop() == 0
     lease = await world.admin.get(Lease, "koord-descheduler", "koordinator-system")
     assert not lease.spec.holder_identity
+    assert await _note(world.admin).read() == {"hot": 1.0}, "the election keeps what a plugin recorded"
+
+
+def _note(client: Client) -> LeaseNote[float]:
+    return LeaseNote(client, "koordinator-system", "koord-descheduler", ANNOTATION_INTERFERENCE_MOVES, float)
 
 
 async def len_of(world: Any, number: int) -> bool:
@@ -115,7 +132,7 @@ async def test_the_dry_run_prints_what_would_move_and_writes_nothing(world: Any)
     assert lines[2] == "1 pods would be evicted from 1 nodes."
     assert await world.pods() == {"web-0", "web-1"}
     written = [json.loads(line) for line in world.audit.read_text().splitlines()[before:]]
-    own = [one["verb"] for one in written if one["user"]["username"].endswith(manifests.ACCOUNT)]
+    own = [request["verb"] for request in written if request["user"]["username"].endswith(manifests.ACCOUNT)]
     assert set(own) <= {"list", "watch", "get"}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import aiohttp
 
 from control.descheduler.process import manifests
+from control.descheduler.process.rights import DRAIN, FEATURES, MIGRATION
 from koordlet.api.core import Node
 from tests.control.descheduler.process.conftest import balancing
 from tests.control.descheduler.process.test_descheduler_process import budget, hot_and_idle, len_of
@@ -15,13 +16,15 @@ from tests.ports import free_port
 from tests.rights import Right, asked, granted
 
 USER = f"system:serviceaccount:koordinator-system:{manifests.ACCOUNT}"
-GRANTED = granted((*manifests.RULES, *manifests.NAMESPACE_RULES))
-BASE = granted(rule for rule in manifests.RULES if rule not in manifests.MIGRATION_RULES)
+BASE = granted(
+    (*manifests.RULES, *(rule for each in FEATURES if each not in (MIGRATION, DRAIN) for rule in each.rules))
+)
+GRANTED = BASE | granted((*MIGRATION.rules, *manifests.NAMESPACE_RULES))
 
 
 def unused(audit: Path) -> set[Right]:
     """Without the rights of MigrationController, which test_migration_process.py uses."""
-    migrations = granted(manifests.MIGRATION_RULES) - BASE
+    migrations = granted(MIGRATION.rules) - BASE
     return GRANTED - migrations - {right for right, _, _ in asked(audit, USER)}
 
 

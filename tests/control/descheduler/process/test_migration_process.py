@@ -14,7 +14,7 @@ from control.descheduler.config.shipped import configuration
 from control.descheduler.migration import migration
 from control.descheduler.migration.decide import lifetime
 from control.descheduler.plugins.registry import PLUGINS
-from control.descheduler.process import manifests
+from control.descheduler.process.rights import MIGRATION
 from koordlet.api.core import Pod
 from koordlet.api.crs.migration import PodMigrationJob
 from koordlet.api.crs.reservation import Reservation
@@ -54,7 +54,8 @@ async def phases(world: Any) -> dict[str, tuple[str, str]]:
 
 async def test_a_plugin_moves_a_pod_through_a_job(world: Any, descheduler: Any, until: Any) -> None:
     await hot_and_idle(world, "web-0", "web-1", "web-2", "web-3")
-    running = await descheduler(migrating(defaultJobMode="EvictDirectly"))
+    gate = "--feature-gates=DrainController=true"
+    running = await descheduler(migrating(defaultJobMode="EvictDirectly"), gate)
 
     async def done() -> PodMigrationJob | None:
         jobs = await world.admin.list(PodMigrationJob)
@@ -66,6 +67,7 @@ async def test_a_plugin_moves_a_pod_through_a_job(world: Any, descheduler: Any, 
     assert job.spec.pod_ref.name not in await world.pods()
     page = (await running.page("/metrics"))[1]
     assert 'descheduler_pods_evicted{namespace="default",node="hot",result="success",strategy="LowNodeLoad"} 1' in page
+    assert 'workqueue_adds_total{controller="migration",name="migration"} ' in page
     documented = (ROOT / "docs/descheduler.md").read_text()
     families = set(re.findall(r"^# TYPE (descheduler_\w+) ", page, re.MULTILINE))
     assert set(re.findall(r"\| `(descheduler_\w+)`", documented)) == families
@@ -141,8 +143,8 @@ async def test_every_right_of_migrations_is_used(
         return "scheduling.koordinator.sh/reservation-order" in mine.metadata.labels
 
     async def settled() -> bool:
-        found = await phases(world)
-        return not {"gone", "late"} & found.keys() and found["hard"][0] == "Succeeded"
+        by_name = await phases(world)
+        return not {"gone", "late"} & by_name.keys() and by_name["hard"][0] == "Succeeded"
 
     await until(soft)
     await until(ordered)
@@ -150,7 +152,7 @@ async def test_every_right_of_migrations_is_used(
     await world.report("hot", {"web-4": "1600m", "web-5": "1600m"})
     await until(lambda: _trigger(world))
     await running.stop()
-    rights = granted(manifests.MIGRATION_RULES)
+    rights = granted(MIGRATION.rules)
     await until(lambda: not rights - {each for each, _, _ in asked(world.audit, USER)})
     refused = {(right, uri) for right, code, uri in asked(world.audit, USER) if code in (401, 403)}
     assert refused == set()

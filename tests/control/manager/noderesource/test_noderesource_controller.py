@@ -260,6 +260,7 @@ async def test_zones_normalization_and_devices(world: World) -> None:
     assert listed == ["cpu", BATCH_CPU, BATCH_MEMORY, "memory", "vendor.io/x"]
     await world.report(fresh(ago=1000.0))
     await world.until(lambda: zoned("0", "0"))
+    await world.until(lambda: _stages(world.metrics) == ALL_STAGES)
     await world.offers({BATCH_CPU: None, names.RESOURCE_GPU: 200})
     await world.admin.delete(Device, "n1")
     await world.offers({names.RESOURCE_GPU: None, names.RESOURCE_GPU_CORE: None, names.RESOURCE_RDMA: None})
@@ -348,3 +349,26 @@ async def test_an_accelerator_that_a_file_describes_becomes_capacity(world: Worl
         await world.offers(none)
     finally:
         await reporter.stored.stop()
+
+
+ALL_STAGES = {
+    "MidResource": {"Setup", "NodePrepare", "NodeStatusCheck", "ResourceCalculate"},
+    "BatchResource": {"Setup", "NodePreUpdate", "NodePrepare", "NodeStatusCheck", "ResourceCalculate"},
+    "CPUNormalization": {"Setup", "NodePrepare", "NodeStatusCheckMeta", "ResourceCalculate"},
+    "ResourceAmplification": {"Setup", "NodePrepare", "NodeStatusCheckMeta", "ResourceCalculate"},
+    "GPUDeviceResource": {"Setup", "NodePrepare", "NodeStatusCheck", "NodeStatusCheckMeta", "ResourceCalculate"},
+    "RDMADeviceResource": {"Setup", "NodePrepare", "NodeStatusCheck", "ResourceCalculate"},
+}
+"""Plug-in -> stages that have succeeded (spec 04 §19), after a node with zones and devices that is not switched off."""
+
+
+def _stages(registry: CollectorRegistry) -> dict[str, set[str]]:
+    succeeded: dict[str, set[str]] = {}
+    for metric in registry.collect():
+        for sample in metric.samples:
+            if sample.name == "slo_controller_node_resource_run_plugin_status" and sample.value:
+                labels = sample.labels
+                assert labels["status"] == "succeeded" or labels["reason"] != "NodePrepare", labels
+                if labels["status"] == "succeeded" and labels["reason"] != "ResourceReset":
+                    succeeded.setdefault(labels["plugin"], set()).add(labels["reason"])
+    return succeeded

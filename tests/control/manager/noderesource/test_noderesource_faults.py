@@ -148,7 +148,7 @@ async def test_after_a_conflict_amounts_are_recalculated(bench: Bench, answers: 
 
 
 async def test_a_stale_cache_is_read_again_and_foreign_changes_count(bench: Bench) -> None:
-    """Somebody reserves CPUs while our copy of the Node is old: the write is made of the new one."""
+    """A client reserves CPUs while the cached Node is outdated: the write is based on the new Node."""
     meta = bench.server.node.metadata
     reserved = {names.ANNOTATION_NODE_RESERVATION: '{"resources":{"cpu":"20"}}'}
     bench.server.node = msgspec.structs.replace(

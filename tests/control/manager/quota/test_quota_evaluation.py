@@ -143,7 +143,7 @@ class Server:
         self.gate.set()
 
     def write(self, used: str) -> None:
-        """Somebody else writes."""
+        """Another client writes."""
         self.stored = quota(used, str(int(self.stored.metadata.resource_version) + 1), **self._max())
 
     def _max(self) -> dict[str, str]:
@@ -292,15 +292,16 @@ async def test_a_deleted_or_malformed_quota_refuses() -> None:
 
 
 @given(st.lists(st.integers(0, 6), max_size=12), st.integers(0, 20), st.lists(st.integers(0, 20), max_size=3))
-def test_admitted_pods_never_exceed_the_quota(requested: list[int], used: int, others: list[int]) -> None:
-    """Whoever else writes meanwhile: our last write is within the limit unless theirs was over it already."""
+def test_admitted_pods_never_exceed_the_quota(requested: list[int], used: int, other_requests: list[int]) -> None:
+    """Whatever other clients write meanwhile: the last write of the webhook is within the limit unless theirs exceeded
+    it."""
 
     async def play() -> None:
-        server = Server(quota(f'{{"cpu":"{used}"}}', cpu=20), *(f'{{"cpu":"{each}"}}' for each in others))
+        server = Server(quota(f'{{"cpu":"{used}"}}', cpu=20), *(f'{{"cpu":"{each}"}}' for each in other_requests))
         answers = await many(evaluator(server), server, *(pod(each) for each in requested))
         admitted = sum(each for each, answer in zip(requested, answers, strict=True) if answer is None)
-        if len(server.writes) > len(others):  # the last write was taken
-            base = others[len(server.writes) - 2] if len(server.writes) > 1 else used
+        if len(server.writes) > len(other_requests):  # the last write was taken
+            base = other_requests[len(server.writes) - 2] if len(server.writes) > 1 else used
             stored = Quantity(server.stored.metadata.annotations[KEY + "child-request"][8:-2])
             assert stored.value() == base + admitted <= 20
         for each, answer in zip(requested, answers, strict=True):

@@ -128,7 +128,7 @@ async def test_pods_are_counted_against_their_quota(webhook_cluster: Callable[..
     stored = await cluster.get(f"{QUOTAS}/team")
     assert stored["metadata"]["annotations"][KEY + "child-request"] == '{"cpu":"9"}'
 
-    # Somebody else writes the quota: the next pod is counted on top of that.
+    # Another client writes the quota: the next pod is added to that amount.
     other = {"metadata": {"annotations": {KEY + "child-request": '{"cpu":"2"}'}}}
     await cluster.merge(f"{QUOTAS}/team", other)
     assert await create("late", "3") is None

@@ -74,9 +74,9 @@ def info(
 
 
 def judge(
-    given_: QuotaInfo, *others: QuotaInfo, old: QuotaInfo | None = None, pods: bool = False, **rules: Any
+    given_: QuotaInfo, *quotas: QuotaInfo, old: QuotaInfo | None = None, pods: bool = False, **rules: Any
 ) -> str | None:
-    return tree_error(Tree(others), given_, old, TreeRules(**rules), lambda: pods)
+    return tree_error(Tree(quotas), given_, old, TreeRules(**rules), lambda: pods)
 
 
 BIG = {"cpu": 100, "memory": 100}
@@ -123,9 +123,9 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("given_", "others", "expected"), REFUSED.values(), ids=REFUSED)
-def test_refused_quotas(given_: QuotaInfo, others: list[QuotaInfo], expected: str) -> None:
-    assert judge(given_, *others) == expected
+@pytest.mark.parametrize(("given_", "quotas", "expected"), REFUSED.values(), ids=REFUSED)
+def test_refused_quotas(given_: QuotaInfo, quotas: list[QuotaInfo], expected: str) -> None:
+    assert judge(given_, *quotas) == expected
 
 
 ADMITTED = {
@@ -140,9 +140,9 @@ ADMITTED = {
 }
 
 
-@pytest.mark.parametrize(("given_", "others"), ADMITTED.values(), ids=ADMITTED)
-def test_admitted_quotas(given_: QuotaInfo, others: list[QuotaInfo]) -> None:
-    assert judge(given_, *others) is None
+@pytest.mark.parametrize(("given_", "quotas"), ADMITTED.values(), ids=ADMITTED)
+def test_admitted_quotas(given_: QuotaInfo, quotas: list[QuotaInfo]) -> None:
+    assert judge(given_, *quotas) is None
 
 
 def test_a_gate_lets_a_child_lack_keys() -> None:

@@ -48,11 +48,11 @@ async def test_the_documented_commands(world: Any, checkpoint: Any, manager: Any
     for command in change:
         await run(command)
 
-    async def given() -> bool:
+    async def recommendation_is_written() -> bool:
         await world.kubelet()
         pods = await world.pods("web")
         return len(pods) == 2 and all(
             str(pod.spec.containers[0].resources.requests["cpu"]) == "1140m" for pod in pods
         )  # fmt: skip
 
-    await until(given)
+    await until(recommendation_is_written)

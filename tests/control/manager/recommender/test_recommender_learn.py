@@ -140,7 +140,7 @@ def test_removed_containers_are_forgotten() -> None:
     assert "c" not in group.models
 
 
-def found(milli: int = 1000, confidence: float = 1.0, **more: Any) -> Finding:
+def recommendation(milli: int = 1000, confidence: float = 1.0, **more: Any) -> Finding:
     estimate = Estimate("c", Bounds(milli, milli, milli), Bounds(MIB, MIB, MIB), confidence, 1, "why")
     return Finding(**{"pods": 1, "estimates": [estimate], **more})
 
@@ -151,12 +151,12 @@ def conditions(status: RecommendationStatus) -> dict[str, tuple[str, str]]:
 
 LOW, NONE, UNUSABLE = "LowConfidence", "NoObjectsMatched", "ConfigUnsupported"
 FINDINGS = {
-    "all is well": (found(), {}),
-    "short": (found(confidence=0.5), {LOW: ("True", "ShortHistory")}),
-    "no pods": (found(pods=0), {NONE: ("True", "NoPods")}),
-    "no samples": (found(estimates=()), {LOW: ("True", "NoSamples")}),
-    "containers": (found(estimates=(), has_single_container=False), {LOW: ("True", "ContainersNotToldApart")}),
-    "unsupported": (found(unsupported="spec: x"), {UNUSABLE: ("True", "NotSupported")}),
+    "all is well": (recommendation(), {}),
+    "short": (recommendation(confidence=0.5), {LOW: ("True", "ShortHistory")}),
+    "no pods": (recommendation(pods=0), {NONE: ("True", "NoPods")}),
+    "no samples": (recommendation(estimates=()), {LOW: ("True", "NoSamples")}),
+    "containers": (recommendation(estimates=(), has_single_container=False), {LOW: ("True", "ContainersNotToldApart")}),
+    "unsupported": (recommendation(unsupported="spec: x"), {UNUSABLE: ("True", "NotSupported")}),
 }
 
 
@@ -169,8 +169,8 @@ def test_conditions(finding: Finding, differs: dict[str, tuple[str, str]]) -> No
 
 
 def test_the_last_recommendation_is_kept_without_pods() -> None:
-    first = compose(RecommendationStatus(), found(), DEFAULTS, NOW)
-    second = compose(first, found(milli=5000, pods=0), DEFAULTS, NOW + HOUR)
+    first = compose(RecommendationStatus(), recommendation(), DEFAULTS, NOW)
+    second = compose(first, recommendation(milli=5000, pods=0), DEFAULTS, NOW + HOUR)
     assert (second.pod_status, second.explain) == (first.pod_status, first.explain)
     assert confident(second), "a workload that was scaled to zero comes back with it"
     usage = {each.type: each.last_transition_time.unix for each in second.conditions}
@@ -178,27 +178,31 @@ def test_the_last_recommendation_is_kept_without_pods() -> None:
 
 
 DUE = {
-    "nothing differs": (found(), 60.0, False),
-    "five per cent": (found(milli=1050), 60.0, False),
-    "more": (found(milli=1051), 60.0, True),
-    "less": (found(milli=949), 60.0, True),
-    "ten minutes": (found(), 600.0, True),
-    "a condition": (found(confidence=0.9), 60.0, True),
-    "another container": (found(estimates=[Estimate("d", Bounds(1, 1, 1), Bounds(1, 1, 1), 1.0, 1, "")]), 60.0, True),
+    "nothing differs": (recommendation(), 60.0, False),
+    "five per cent": (recommendation(milli=1050), 60.0, False),
+    "more": (recommendation(milli=1051), 60.0, True),
+    "less": (recommendation(milli=949), 60.0, True),
+    "ten minutes": (recommendation(), 600.0, True),
+    "a condition": (recommendation(confidence=0.9), 60.0, True),
+    "another container": (
+        recommendation(estimates=[Estimate("d", Bounds(1, 1, 1), Bounds(1, 1, 1), 1.0, 1, "")]),
+        60.0,
+        True,
+    ),
 }
 
 
 @pytest.mark.parametrize(("finding", "later", "wanted"), DUE.values(), ids=DUE)
 def test_when_a_status_is_written(finding: Finding, later: float, wanted: bool) -> None:
-    first = compose(RecommendationStatus(), found(), DEFAULTS, NOW)
+    first = compose(RecommendationStatus(), recommendation(), DEFAULTS, NOW)
     assert due(RecommendationStatus(), first, DEFAULTS, NOW)
     second = compose(first, finding, DEFAULTS, NOW + later)
     assert due(first, second, DEFAULTS, NOW + later) is wanted
-    assert encode(first) == encode(compose(RecommendationStatus(), found(), DEFAULTS, NOW)), (
+    assert encode(first) == encode(compose(RecommendationStatus(), recommendation(), DEFAULTS, NOW)), (
         "the old one is not changed"
     )
 
 
 def test_amounts_on_the_wire() -> None:
-    (usage,) = compose(RecommendationStatus(), found(), DEFAULTS, NOW).pod_status.container_statuses  # type: ignore[union-attr]
+    (usage,) = compose(RecommendationStatus(), recommendation(), DEFAULTS, NOW).pod_status.container_statuses  # type: ignore[union-attr]
     assert usage.resources == {"cpu": Quantity("1"), "memory": Quantity("1Mi")}

@@ -228,6 +228,6 @@ def test_unchanged_keys_are_never_refused_and_an_admin_is_never_refused(
     def made(values: dict[str, str]) -> Pod:
         return pod(*({k: v for k, v in values.items() if kinds[k] == kind} for kind in ("label", "annotation")))
 
-    found = refused(made(after), TENANT_USER, made(before))
-    assert all(before.get(key) != after.get(key) for key in found)
+    refused_keys = refused(made(after), TENANT_USER, made(before))
+    assert all(before.get(key) != after.get(key) for key in refused_keys)
     assert refused(made(after), ADMIN, made(before)) == []

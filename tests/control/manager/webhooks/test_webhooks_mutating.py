@@ -298,7 +298,7 @@ def test_pods_of_a_tree_stay_on_its_nodes(
     knowledge = known(gates=frozenset({"MultiQuotaTree"}), trees=Trees(), quota_profiles=PROFILES)
     after = mutate_pod(pod(container(), labels=labels), namespace, knowledge)
     requirements = terms(after)
-    assert (requirements and [term["matchExpressions"] for term in requirements]) == expected
+    assert (None if requirements is None else [term["matchExpressions"] for term in requirements]) == expected
 
 
 def test_every_existing_term_is_restricted_to_the_tree() -> None:

@@ -76,9 +76,9 @@ def test_the_kubelet_corrects_what_was_stored_without_the_webhook(
 ) -> None:
     """Others that write the same amounts again cannot know them."""
     assert amplified(stored, stored, reported=True) == expected
-    others = copy.deepcopy(stored)
-    others["status"]["allocatable"]["cpu"] = "2"
-    assert amplified(stored, stored) == others
+    corrected = copy.deepcopy(stored)
+    corrected["status"]["allocatable"]["cpu"] = "2"
+    assert amplified(stored, stored) == corrected
 
 
 def test_terabytes_of_memory_are_exact() -> None:

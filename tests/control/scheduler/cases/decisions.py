@@ -60,18 +60,18 @@ class Board:
         self.cycle: Cycle = cycle_of(self.cluster, POINTS, PLUGINS, weights=WEIGHTS, args=args or {})
         for name, labels in (namespaces or {}).items():
             objects_.emit("add", wire.convert({"metadata": {"name": name, "labels": dict(labels)}}, Namespace))
-        for one in objects:
-            objects_.emit("add", one)
+        for obj in objects:
+            objects_.emit("add", obj)
         self.cluster.put(*pods)
 
-    def decide(self, one: Pod) -> Decision:
+    def decide(self, pod: Pod) -> Decision:
         """Judge, then place: the cycle must choose one of the best."""
-        info = self.cluster.info(one)
-        found = explain(self.cycle.framework, info, "asked")
-        fits = sorted(scored.node for scored in found.scored)
-        assert len(fits) == found.feasible
-        top = max((scored.total for scored in found.scored), default=0)
-        best = [scored.node for scored in found.scored if scored.total == top]
+        info = self.cluster.info(pod)
+        explanation = explain(self.cycle.framework, info, "asked")
+        fits = sorted(scored.node for scored in explanation.scored)
+        assert len(fits) == explanation.feasible
+        top = max((scored.total for scored in explanation.scored), default=0)
+        best = [scored.node for scored in explanation.scored if scored.total == top]
         try:
             placed = self.cycle.place(info).node
         except FitError as failure:
@@ -80,10 +80,10 @@ class Board:
         assert placed in best
         return Decision(" ".join(fits), " ".join(sorted(best)), "")
 
-    def scores(self, one: Pod, plugin: str) -> dict[str, int]:
+    def scores(self, pod: Pod, plugin: str) -> dict[str, int]:
         """Node -> what the plugin gives it, weighted."""
-        found = explain(self.cycle.framework, self.cluster.info(one), "asked")
-        return {scored.node: scored.scores.get(plugin, 0) for scored in found.scored}
+        explanation = explain(self.cycle.framework, self.cluster.info(pod), "asked")
+        return {scored.node: scored.scores.get(plugin, 0) for scored in explanation.scored}
 
     def place(self, *pods: Pod) -> list[str]:
         """One after the other; "" for a pod without a node."""

@@ -28,14 +28,14 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
 
 def on_nodes(*terms: list[dict[str, Any]], wishes: Mapping[int, dict[str, Any]] | None = None) -> dict[str, Any]:
     """`terms`: lists of expressions; `wishes`: weight -> expression."""
-    found: dict[str, Any] = {}
+    node_affinity: dict[str, Any] = {}
     if terms:
-        found[REQUIRED] = {"nodeSelectorTerms": [{"matchExpressions": term} for term in terms]}
+        node_affinity[REQUIRED] = {"nodeSelectorTerms": [{"matchExpressions": term} for term in terms]}
     if wishes:
-        found[PREFERRED] = [
-            {"weight": weight, "preference": {"matchExpressions": [one]}} for weight, one in wishes.items()
+        node_affinity[PREFERRED] = [
+            {"weight": weight, "preference": {"matchExpressions": [wish]}} for weight, wish in wishes.items()
         ]
-    return {"affinity": {"nodeAffinity": found}}
+    return {"affinity": {"nodeAffinity": node_affinity}}
 
 
 # NodeSelector, nodeName, node affinity
@@ -80,7 +80,7 @@ def test_weights_are_summed_and_the_heavier_wins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "fits"),
+    ("requirement", "fits"),
     [
         (expression("gen", "In", "1", "3"), "n1 n3"),
         (expression("gen", "NotIn", "1"), "n2 n3 none"),
@@ -91,9 +91,9 @@ def test_weights_are_summed_and_the_heavier_wins() -> None:
     ],
     ids=["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"],
 )
-def test_operators(one: dict[str, Any], fits: str) -> None:
+def test_operators(requirement: dict[str, Any], fits: str) -> None:
     nodes = [*(node(f"n{number}", labels={"gen": str(number)}) for number in (1, 2, 3)), node("none")]
-    assert Board(nodes).decide(light("p", **on_nodes([one]))).fits == fits
+    assert Board(nodes).decide(light("p", **on_nodes([requirement]))).fits == fits
 
 
 def test_terms_are_alternatives_expressions_are_not() -> None:
@@ -135,11 +135,11 @@ def pods_affinity(
 ) -> dict[str, Any]:
     """Required terms, and preferred ones as (weight, term)."""
 
-    def one(required: list[Any] | None, wish: Any) -> dict[str, Any]:
+    def term_of(required: list[Any] | None, wish: Any) -> dict[str, Any]:
         wishes = [{"weight": wish[0], "podAffinityTerm": wish[1]}] if wish else []
         return {REQUIRED: required or [], PREFERRED: wishes}
 
-    return {"affinity": {"podAffinity": one(near_to, like), "podAntiAffinity": one(far_from, dislike)}}
+    return {"affinity": {"podAffinity": term_of(near_to, like), "podAntiAffinity": term_of(far_from, dislike)}}
 
 
 def test_near_one_service_and_rather_not_near_another() -> None:
@@ -187,7 +187,7 @@ def test_a_server_follows_the_caches_that_there_are() -> None:
 
 
 def test_the_first_of_a_series_that_wants_to_be_together() -> None:
-    """Nobody is there yet whom it could join; those that follow must."""
+    """The first pod of a group has no pod to join; the following pods must join it."""
     nodes = zoned({"V": ("v1",), "R": ("r1",)}, key=ZONE)
     terms = pods_affinity(near_to=[near(WEB, ZONE)])
     board = Board(nodes)
@@ -225,7 +225,9 @@ NAMESPACES = {"default": {}, "blue": {"team": "x"}, "red": {"team": "y"}}
         pytest.param(
             {"namespaces": ["blue"], "namespaceSelector": {"matchLabels": {"team": "y"}}}, "b r", id="both: either"
         ),
-        pytest.param({"namespaceSelector": {"matchLabels": {"team": "z"}}}, "", id="a selector that means nobody"),
+        pytest.param(
+            {"namespaceSelector": {"matchLabels": {"team": "z"}}}, "", id="a selector that matches no namespace"
+        ),
     ],
 )
 def test_namespaces(more: dict[str, Any], fits: str) -> None:

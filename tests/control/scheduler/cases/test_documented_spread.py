@@ -50,7 +50,7 @@ def affine(operator: str, *values: str) -> dict[str, Any]:
         pytest.param("node1 node2 node3", mypod(rule()), "node3 node4", id="one rule: zone A would have 3 to 1"),
         pytest.param("node1 node2 node3", mypod(rule(skew=2)), ANYWHERE, id="a skew of 2 lets zone A in"),
         pytest.param("node1 node2 node3", mypod(rule("node")), "node4", id="by node: only the empty one"),
-        pytest.param("node1 node2 node3", mypod(rule(soft=True)), ANYWHERE, id="a wish refuses nobody"),
+        pytest.param("node1 node2 node3", mypod(rule(soft=True)), ANYWHERE, id="a preference refuses no node"),
         pytest.param("node1 node2 node3", mypod(rule(), rule("node")), "node4", id="two rules: both must hold"),
         pytest.param("node1 node2 node3", mypod(rule(), rule("node", skew=2)), "node3 node4", id="the second is lax"),
         pytest.param("", mypod(rule(), rule("node")), ANYWHERE, id="the first pod goes anywhere"),
@@ -97,11 +97,11 @@ FIVE_PODS = "node1 node1 node2 node3 node3"
     [
         pytest.param(mypod(rule()), "node3", id="the zones want B"),
         pytest.param(mypod(rule("node")), "node2", id="the nodes want node2"),
-        pytest.param(mypod(rule(), rule("node")), "", id="nobody satisfies both"),
+        pytest.param(mypod(rule(), rule("node")), "", id="no node satisfies both"),
         pytest.param(mypod(rule(skew=2), rule("node")), "node2", id="solved: zones may differ by 2"),
         pytest.param(mypod(rule(), rule("node", skew=2)), "node3", id="solved: nodes may differ by 2"),
-        pytest.param(mypod(rule(), rule("node", soft=True)), "node3", id="solved: the node is a wish"),
-        pytest.param(mypod(rule(soft=True), rule("node")), "node2", id="solved: the zone is a wish"),
+        pytest.param(mypod(rule(), rule("node", soft=True)), "node3", id="solved: the node is a preference"),
+        pytest.param(mypod(rule(soft=True), rule("node")), "node2", id="solved: the zone is a preference"),
     ],
 )
 def test_rules_in_conflict(wanted: Pod, fits: str) -> None:
@@ -172,7 +172,7 @@ def test_least_number_of_domains(pods: str, least: int | None, fits: str) -> Non
         pytest.param((2, 2, 1), "c", id="the least is 1: only the third"),
         pytest.param((2, 2, 2), "a b c", id="even"),
         pytest.param((2, 1, 1), "b c", id="two below"),
-        pytest.param((3, 1, 1), "b c", id="a skew that is there already hurts nobody else"),
+        pytest.param((3, 1, 1), "b c", id="an existing skew elsewhere refuses no node"),
     ],
 )
 def test_three_zones(counts: tuple[int, ...], fits: str) -> None:
@@ -190,7 +190,7 @@ def test_pods_of_other_namespaces_do_not_count() -> None:
 
 
 def test_nodes_without_the_label_are_passed_over() -> None:
-    """node1 has no zone: its two pods count for nobody, so zone A has one pod and zone B two."""
+    """node1 has no zone: its two pods are not counted, so zone A has one pod and zone B two."""
     nodes = [node("node1", labels={"node": "node1"}), *zoned({"zoneA": ("node2",), "zoneB": ("node3",)})]
     decision = Board(nodes, there(FIVE_PODS)).decide(mypod(rule()))
     assert decision.fits == "node2"
@@ -205,7 +205,7 @@ def test_a_mistyped_label_keeps_pods_away() -> None:
 
 
 def test_a_zone_that_is_empty_of_nodes_is_no_domain() -> None:
-    """Nobody knows of zones whose nodes are gone: what was refused for zone C fits once its last node is away."""
+    """Zones without nodes do not count: a pod refused because of zone C fits once the last node of C is removed."""
     board = Board(zoned(FIVE), there("node1 node3"))
     assert board.decide(mypod(rule(), nodeSelector={"zone": "zoneC"})).fits == "node5"
     board = Board(zoned(FIVE), there("node1 node3"))
@@ -245,7 +245,7 @@ def three_zones() -> list[Node]:
 
 
 def test_the_built_in_defaults_hold_for_pods_of_services() -> None:
-    """Zones by 5 and hosts by 3, both as wishes; a pod that says something itself is not concerned."""
+    """Zones by 5 and hosts by 3, both as preferences; a pod with constraints of its own is not affected."""
     pods = there("a1 a1 a2 b1")
     wanted = light("mypod", labels=FOO)
     none = Board(three_zones(), pods).scores(wanted, "PodTopologySpread")

@@ -12,9 +12,9 @@ from control.scheduler.config.args import ARGS, QUOTA_UNLIMITED, WeightedResourc
 
 
 def read(plugin: str, body: dict[str, Any]) -> Any:
-    found: list[str] = []
-    args = Reader(found).struct(body, ARGS[plugin], "args")
-    assert found == []
+    problems: list[str] = []
+    args = Reader(problems).struct(body, ARGS[plugin], "args")
+    assert problems == []
     return args
 
 
@@ -86,7 +86,7 @@ def test_defaults(plugin: str, body: dict[str, Any], field: str, expected: objec
     ],
 )
 def test_scored_resources(plugin: str, body: dict[str, Any], strategy: str, expected: list[tuple[str, int]]) -> None:
-    assert getattr(read(plugin, body), strategy).resources == [WeightedResource(*one) for one in expected]
+    assert getattr(read(plugin, body), strategy).resources == [WeightedResource(*weighted) for weighted in expected]
 
 
 def test_quota_groups_are_unlimited_by_default() -> None:

@@ -58,14 +58,14 @@ def test_merging(default: PluginSet, own: PluginSet, expected: str) -> None:
     ids=["multi", "explicit-behind", "overridden-first", "one-off", "all-off", "not-implemented", "does-nothing-there"],
 )
 def test_expansion_order(multi: PluginSet, filter_set: PluginSet, expected: str) -> None:
-    found = expanded(ProfilePlugins(filter=filter_set, multi_point=multi), lambda name, point: name != "Silent")
-    assert " ".join(found.points["filter"]) == expected
+    expansion = expanded(ProfilePlugins(filter=filter_set, multi_point=multi), lambda name, point: name != "Silent")
+    assert " ".join(expansion.points["filter"]) == expected
 
 
 def test_weights_come_from_the_point_before_multi_point() -> None:
-    found = expanded(ProfilePlugins(score=of("A:5 C"), multi_point=of("A:2 B:3 D")), everything)
-    assert found.weights == {"A": 5, "C": 1, "B": 3, "D": 1}
-    assert found.points["score"] == ("A", "B", "D", "C")
+    expansion = expanded(ProfilePlugins(score=of("A:5 C"), multi_point=of("A:2 B:3 D")), everything)
+    assert expansion.weights == {"A": 5, "C": 1, "B": 3, "D": 1}
+    assert expansion.points["score"] == ("A", "B", "D", "C")
 
 
 @pytest.mark.parametrize(
@@ -96,14 +96,14 @@ def test_default_pre_bind_is_appended(pre_bind: PluginSet, expected: list[str]) 
     assert merged(ProfilePlugins(pre_bind=pre_bind)).pre_bind.names() == expected
 
 
-names = st.lists(st.sampled_from("ABCDEF"), unique=True).map(lambda found: of(" ".join(found)))
+names = st.lists(st.sampled_from("ABCDEF"), unique=True).map(lambda letters: of(" ".join(letters)))
 
 
 @given(names, names, st.sets(st.sampled_from("ABCDEF")))
 def test_each_plugin_runs_once_in_a_known_order(multi: PluginSet, explicit: PluginSet, off: set[str]) -> None:
     plugins = ProfilePlugins(filter=PluginSet(explicit.enabled, [PluginRef(name) for name in off]), multi_point=multi)
-    found = expanded(plugins, everything).points["filter"]
-    assert set(found) == set(explicit.names()) | (set(multi.names()) - off)
-    assert len(found) == len(set(found))
+    filters = expanded(plugins, everything).points["filter"]
+    assert set(filters) == set(explicit.names()) | (set(multi.names()) - off)
+    assert len(filters) == len(set(filters))
     both = [name for name in explicit.names() if name in multi.names() and name not in off]
-    assert list(found[: len(both)]) == both
+    assert list(filters[: len(both)]) == both

@@ -31,23 +31,27 @@ def loaded(body: str) -> SchedulerSettings:
 
 
 def errors(body: str) -> list[str]:
-    with pytest.raises(ConfigurationError) as found:
+    with pytest.raises(ConfigurationError) as caught:
         loaded(body)
-    return list(found.value.errors)
+    return list(caught.value.errors)
 
 
 def test_an_empty_file_is_kube_schedulers_default() -> None:
     settings = load("", KNOWN, implements)
     (profile,) = settings.profiles
-    given = settings.configuration
+    configuration = settings.configuration
     assert profile.name == "default-scheduler"
     assert profile.enabled.points["queueSort"] == ("PrioritySort",)
     assert profile.enabled.points["bind"] == ("DefaultBinder",)
     assert profile.enabled.points["preBind"] == ("DefaultPreBind",)
     assert profile.enabled.points["score"] == ("NodeResourcesFit",)
-    assert (given.parallelism, given.pod_initial_backoff_seconds, given.pod_max_backoff_seconds) == (16, 1, 10)
-    assert given.leader_election.resource_name == "kube-scheduler"
-    assert str(given.leader_election.lease_duration) == "15s"
+    assert (
+        configuration.parallelism,
+        configuration.pod_initial_backoff_seconds,
+        configuration.pod_max_backoff_seconds,
+    ) == (16, 1, 10)
+    assert configuration.leader_election.resource_name == "kube-scheduler"
+    assert str(configuration.leader_election.lease_duration) == "15s"
     assert profile.args["NodeResourcesFit"].scoring_strategy.type == "LeastAllocated"
 
 
@@ -187,8 +191,8 @@ def test_configuration_errors_are_reported(body: str, expected: list[str]) -> No
 
 
 def test_all_configuration_errors_are_reported_together() -> None:
-    found = errors("parallelism: -1\nbogus: 1\nprofiles: [{plugins: {score: {enabled: [{name: Odd}]}}, extra: 1}]")
-    assert found == [
+    problems = errors("parallelism: -1\nbogus: 1\nprofiles: [{plugins: {score: {enabled: [{name: Odd}]}}, extra: 1}]")
+    assert problems == [
         'strict decoding error: unknown field "bogus"',
         'strict decoding error: unknown field "profiles[0].extra"',
         "parallelism: Invalid value: -1: should be an integer value greater than zero",

@@ -39,8 +39,8 @@ class Picky(Plugin):
         return {"permit": unschedulable("not allowed"), "wait": wait(600)}.get(_point(pod), SUCCESS)
 
 
-def _point(one: PodInfo) -> str:
-    return one.pod.metadata.labels.get("refused-at", "")
+def _point(pod: PodInfo) -> str:
+    return pod.pod.metadata.labels.get("refused-at", "")
 
 
 Make = Callable[..., Awaitable[GangWorld]]
@@ -89,13 +89,16 @@ async def test_a_batch_and_single_cycles_decide_the_same(make: Make, batch: bool
     world.create(*(member(number, 4) for number in (1, 2, 3, 4)))
     await world.drive()
     assert places(world) == {"pod1": "node-1", "pod2": "node-8", "pod3": "node-2", "pod4": "node-7"}
-    assert world.reporter.messages == {}  # nobody is told of a failure, the first member neither
+    assert world.reporter.messages == {}  # no failure is reported, not even for the first member
     assert world.gangs.rounds.current is None
     world.check()
     assert value(world, "inline_batch_schedule_duration_seconds_count", result="success") == batch
     assert value(world, "batch_algorithm_by_pod_duration_seconds_count") == 4 * batch
     assert world.reporter.cycles == (1 if batch else 4)
-    count = {one["internal.scheduling.koordinator.sh/bind-gang-member-count"] for one in world.bound_with.values()}
+    count = {
+        annotations["internal.scheduling.koordinator.sh/bind-gang-member-count"]
+        for annotations in world.bound_with.values()
+    }
     assert count == {"4"}
 
 
@@ -225,7 +228,7 @@ async def _whole(gangs: list[list[tuple[int, str]]], rng: random.Random) -> None
         for number, (cpu, point) in enumerate(sizes)
     ]
     rng.shuffle(members)
-    found = []
+    placements = []
     for batch in (True, False):
         world = opened(batch=batch)
         try:
@@ -245,8 +248,8 @@ async def _whole(gangs: list[list[tuple[int, str]]], rng: random.Random) -> None
                 assert not bound or points == {""}
             assert world.parked() == []
             world.check()
-            found.append(places(world))
+            placements.append(places(world))
         finally:
             await world.stop()
     if not any(point for *_, point, _ in members):
-        assert found[0] == found[1]
+        assert placements[0] == placements[1]

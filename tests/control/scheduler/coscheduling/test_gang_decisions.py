@@ -29,8 +29,8 @@ def member(name: str, gang: str = "ganga", minimum: int | str | None = None, nam
     return pod(name, namespace=namespace or f"{gang}_ns", annotations=annotations)
 
 
-def placed(one: Pod, where: str = "n") -> Pod:
-    return msgspec.structs.replace(one, spec=msgspec.structs.replace(one.spec, node_name=where))
+def placed(pod: Pod, where: str = "n") -> Pod:
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=where))
 
 
 def pod_group(name: str, minimum: int, namespace: str = "ns", **spec: Any) -> PodGroup:
@@ -57,10 +57,10 @@ class Parking:
         self.allowed.append(self.parked.pop(uid).name)
 
     def reject(self, uid: str, plugin: str, message: str) -> bool:
-        found = self.parked.pop(uid, None)
-        if found is not None:
-            self.rejected[found.name] = (plugin, message)
-        return found is not None
+        pod = self.parked.pop(uid, None)
+        if pod is not None:
+            self.rejected[pod.name] = (plugin, message)
+        return pod is not None
 
 
 class World:
@@ -74,14 +74,14 @@ class World:
         for member in pods:
             self.plugin.events.pod_added(member)
 
-    def enqueued(self, one: Pod) -> str:
-        status = self.plugin.pre_enqueue(self.cluster.info(one))
+    def enqueued(self, pod: Pod) -> str:
+        status = self.plugin.pre_enqueue(self.cluster.info(pod))
         assert status.ok or status.code is Code.UNRESOLVABLE
         return status.message
 
-    def permit(self, one: Pod) -> float | None:
+    def permit(self, pod: Pod) -> float | None:
         """None: permitted; else the seconds to wait."""
-        info = self.cluster.info(one)
+        info = self.cluster.info(pod)
         status = self.plugin.permit(CycleState(), info, 0)
         if status.code is Code.WAIT:
             self.parking.parked[info.uid] = info
@@ -92,8 +92,8 @@ class World:
 
 def test_a_pod_without_a_gang_passes() -> None:
     world = World()
-    one = pod("x")
-    info = world.cluster.info(one)
+    candidate = pod("x")
+    info = world.cluster.info(candidate)
     assert world.plugin.pre_enqueue(info).ok
     assert world.plugin.before_pre_filter(CycleState(), info).ok
     assert world.plugin.permit(CycleState(), info, 0).ok
@@ -124,9 +124,9 @@ def test_the_verified_messages_of_pre_enqueue() -> None:
 def test_the_message_of_a_group_names_missing_gangs() -> None:
     world = World()
     both = '["a_ns/a","b_ns/b","c_ns/c"]'
-    one = member("p", "a", 1, groups=both)
-    world.add(one, member("q", "b"))
-    assert world.enqueued(one) == (
+    candidate = member("p", "a", 1, groups=both)
+    world.add(candidate, member("q", "b"))
+    assert world.enqueued(candidate) == (
         "gangGroup [a_ns/a b_ns/b c_ns/c] basic check: memberGangs [c_ns/c] doesn't exists, "
         "memberGangs [b_ns/b] has not init, current gang: a_ns/a, podName: a_ns/p"
     )
@@ -186,11 +186,11 @@ def test_a_group_is_satisfied_when_every_gang_is() -> None:
 
 def test_an_uninitialized_gang_does_not_wait_at_all() -> None:
     world = World()
-    one = member("p")
-    world.add(one)
-    assert world.permit(one) == 0.0
-    world.plugin.gangs.pod_deleted(one)
-    status = world.plugin.permit(CycleState(), world.cluster.info(one), 0)
+    candidate = member("p")
+    world.add(candidate)
+    assert world.permit(candidate) == 0.0
+    world.plugin.gangs.pod_deleted(candidate)
+    status = world.plugin.permit(CycleState(), world.cluster.info(candidate), 0)
     assert (status.code, status.message) == (Code.UNSCHEDULABLE, "Gang not found")
 
 
@@ -230,18 +230,18 @@ def test_pods_that_were_let_go_keep_binding() -> None:
 
 async def test_binding_annotations_go_again_when_a_pod_is_bound_alone() -> None:
     world = World()
-    one = member("a", minimum=1)
-    world.add(one)
-    world.permit(one)
+    candidate = member("a", minimum=1)
+    world.add(candidate)
+    world.permit(candidate)
     keys = [
         f"{prefix}scheduling.koordinator.sh/bind-gang-{what}"
         for prefix in ("", "internal.")
         for what in ("group-id", "member-count")
     ]
     stale: Mapping[str, str] = dict.fromkeys(keys, "x")
-    changed = pod("a", namespace="ganga_ns", annotations={**one.metadata.annotations, **stale})
-    await world.plugin.pre_bind(CycleState(), world.cluster.info(one), 0, changed)
-    assert changed.metadata.annotations == one.metadata.annotations
+    changed = pod("a", namespace="ganga_ns", annotations={**candidate.metadata.annotations, **stale})
+    await world.plugin.pre_bind(CycleState(), world.cluster.info(candidate), 0, changed)
+    assert changed.metadata.annotations == candidate.metadata.annotations
 
 
 @pytest.mark.parametrize(
@@ -257,8 +257,8 @@ async def test_binding_annotations_go_again_when_a_pod_is_bound_alone() -> None:
     ids=["missing", "label first", "annotation", "not checked for range", "no number", "no int32"],
 )
 def test_minimum(labels: dict[str, str], annotations: dict[str, str], expected: int | None) -> None:
-    found = params.of_pod(pod(labels=labels, annotations={P + "name": "g", **annotations}), CoschedulingArgs())
-    assert (found.minimum if found is not None else None) == expected
+    gang = params.of_pod(pod(labels=labels, annotations={P + "name": "g", **annotations}), CoschedulingArgs())
+    assert (gang.minimum if gang is not None else None) == expected
 
 
 def test_parameters_of_a_pod() -> None:
@@ -339,10 +339,10 @@ def test_the_deletion_of_a_member_activates_another() -> None:
 
 def test_a_member_that_ended_stays_until_it_is_deleted() -> None:
     world = World()
-    one = placed(member("a", minimum=1))
-    world.add(one)
-    ended = msgspec.structs.replace(one, status=wire.convert({"phase": "Succeeded"}, type(one.status)))
-    world.plugin.events.pod_updated(one, ended)
+    candidate = placed(member("a", minimum=1))
+    world.add(candidate)
+    ended = msgspec.structs.replace(candidate, status=wire.convert({"phase": "Succeeded"}, type(candidate.status)))
+    world.plugin.events.pod_updated(candidate, ended)
     gang = world.plugin.gangs.gangs["ganga_ns/ganga"]
     assert gang.bound == {"ganga_ns/a"}
     assert gang.children["ganga_ns/a"].status.phase == "Succeeded"
@@ -352,8 +352,8 @@ def test_a_member_that_ended_stays_until_it_is_deleted() -> None:
 
 def test_the_summary_of_the_verified_gang() -> None:
     world = World()
-    one = member("pod1", minimum=2)
-    world.add(one)
+    candidate = member("pod1", minimum=2)
+    world.add(candidate)
     page = world.plugin.gang_page("ganga_ns", "ganga")
     assert page["waitTime"] == 600_000_000_000
     assert (page["mode"], page["gangMatchPolicy"], page["gangFrom"]) == (

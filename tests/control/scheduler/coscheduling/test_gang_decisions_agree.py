@@ -90,7 +90,7 @@ def test_decisions_are_those_of_counting(wanted: dict[str, tuple[int, str]], ste
                 parked.parked[info.uid] = info
             else:
                 assert parked.parked == {
-                    uid: one for uid, one in parked.parked.items() if plain.members[one.key][0] not in IDS[of[-1]]
+                    uid: pod for uid, pod in parked.parked.items() if plain.members[pod.key][0] not in IDS[of[-1]]
                 }
         elif what == "return" and state == "waiting":
             parked.parked.pop(info.uid, None)

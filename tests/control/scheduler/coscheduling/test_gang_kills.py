@@ -29,7 +29,7 @@ from tests.control.scheduler.gangworld import GangWorld, RecordingReporter
 
 
 class Killed(BaseException):
-    """Nobody in the scheduler handles it."""
+    """No code of the scheduler handles it."""
 
 
 class Mortal(RecordingReporter):
@@ -61,7 +61,7 @@ class Lives:
         return world
 
     async def kill_after(self, cycles: int, rng: random.Random) -> list[str]:
-        """Drive for so many cycles and die. Who waited at Permit then."""
+        """Drive for `cycles` cycles and end; the pods that wait at Permit then."""
         world = self.world
         assert isinstance(world.reporter, Mortal)
         world.reporter.left = cycles
@@ -69,7 +69,7 @@ class Lives:
             await world.drive()
         parked = world.parked()
         pods = list(world.pods.values())
-        world.pods = {}  # what its tasks do from now on reaches nobody
+        world.pods = {}  # what its tasks do from now on has no effect
         await world.stop()
         rng.shuffle(pods)
         self.world = self._born(pods)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from control.scheduler.framework.plugin import CycleState
+from control.scheduler.framework.plugin import ClusterEvent, CycleState
 from koordlet.api.core import Pod
 from koordlet.api.crs.networktopology import ClusterNetworkTopology
 from koordlet.api.encoding import wire
@@ -46,11 +46,11 @@ SPINES: ClusterNetworkTopology = wire.convert(
 @pytest.fixture
 async def world() -> AsyncIterator[GangWorld]:
     nodes = [node(name, cpu="16", labels={"block": block, "spine": BLOCKS[block]}) for name, block in NODES.items()]
-    made = GangWorld(*nodes, aware_network_topology=True)
-    assert made.gangs.network is not None
-    made.gangs.network.topology = SPINES
-    yield made
-    await made.stop()
+    gang_world = GangWorld(*nodes, aware_network_topology=True)
+    assert gang_world.gangs.network is not None
+    gang_world.gangs.network.topology = SPINES
+    yield gang_world
+    await gang_world.stop()
 
 
 def member(name: str, minimum: int, strategy: str, index: int | None = None, **more: Any) -> Pod:
@@ -95,10 +95,50 @@ async def test_a_gang_without_a_block_waits_for_one(world: GangWorld) -> None:
     assert world.bound() == []
     assert world.reporter.messages["pod3"].startswith(
         "0/8 nodes are available: no candidate topology nodes can accommodate job, desiredOfferSlot: 3, "
-        "topology topologyNode Block/b1: 2;topologyNode Block/b2: 2;topologyNode Block/b3: 2;topologyNode Block/b4: 2, "
+        "topology topologyNode Block/b1: 2;topology topologyNode Block/b2: 2;"
+        "topology topologyNode Block/b3: 2;topology topologyNode Block/b4: 2, "
         "0/8 nodes are available: 8 Insufficient cpu."
     )
     world.check()
+
+
+async def test_a_gang_whose_plan_failed_is_woken_by_a_node(world: GangWorld) -> None:
+    world.create(*(member(f"pod{number}", 3, "MustGather") for number in (1, 2, 3)))
+    await world.drive()
+    assert world.bound() == []
+    world.add_node("node-9", "16", {"block": "b2", "spine": "s1"})
+    await world.pass_time(3)
+    assert {NODES.get(name, "b2") for name in places(world).values()} == {"b2"}
+    world.check()
+
+
+async def test_a_gang_whose_plan_failed_is_woken_by_released_room(world: GangWorld) -> None:
+    world.create(*(pod(f"other{number}", "9") for number in range(8)))
+    await world.drive()
+    world.create(*(member(f"pod{number}", 2, "MustGather") for number in (1, 2)))
+    await world.drive()
+    assert len(world.bound()) == 8
+    for key in [each.metadata.key for each in world.pods.values() if NODES.get(each.spec.node_name) == "b3"]:
+        world.delete(key)
+    await world.pass_time(3)
+    assert {NODES[node] for name, node in places(world).items() if name.startswith("pod")} == {"b3"}
+    world.check()
+
+
+async def test_a_gang_without_a_tree_is_woken_by_the_layers_and_not_by_their_status(world: GangWorld) -> None:
+    network = world.gangs.network
+    assert network is not None
+    network.topology = None
+    world.create(*(member(f"pod{number}", 2, "MustGather") for number in (1, 2)))
+    await world.drive()
+    cycles = world.reporter.cycles
+    world.queue.move(ClusterEvent("ClusterNetworkTopology", "Update"), SPINES, SPINES)
+    await world.pass_time(3)
+    assert world.reporter.cycles == cycles
+    network.topology = SPINES
+    world.queue.move(ClusterEvent("ClusterNetworkTopology", "Add"), None, SPINES)
+    await world.pass_time(3)
+    assert len(world.bound()) == 2
 
 
 async def test_without_a_tree_nothing_is_planned(world: GangWorld) -> None:

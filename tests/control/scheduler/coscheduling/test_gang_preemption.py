@@ -75,7 +75,7 @@ class World(GangWorld):
 
     def nominations(self) -> dict[str, list[str]]:
         return {
-            node: sorted(pod.name for pod in self.queue.nominated_on(node)) for node in self.queue.nominated_nodes()
+            node: sorted(pod.name for pod in self.queue.nominations.on(node)) for node in self.queue.nominations.nodes()
         }
 
     def where(self) -> dict[str, str]:
@@ -162,7 +162,8 @@ async def test_nothing_is_tried_while_victims_leave(make: Make) -> None:
     world.queue.activate(["default/a"])
     await world.pass_time(12)
     assert world.reporter.messages["a"].endswith(
-        "preemption: not eligible due to terminating pod on the nominated node."
+        "preemption: not eligible due to terminating pod on the nominated node., "
+        "Suggestion: {type: WaitingVictimReleased, message: wait until the removed pods are gone}"
     )
     assert len(world.victims) == 2
     world.terminating()
@@ -265,7 +266,7 @@ async def test_why_not(make: Make, labels: dict[str, str], spec: dict[str, Any],
 
 
 async def test_a_plugin_that_fails_is_an_error(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    def plan(self: JobPlanner, *given: Any) -> PreemptionPlan:
+    def plan(self: JobPlanner, *inputs: Any) -> PreemptionPlan:
         raise SimulationFailed("the plugin is unwell")
 
     monkeypatch.setattr(JobPlanner, "plan", plan)
@@ -299,7 +300,7 @@ async def test_a_waiting_victim_is_rejected_and_lesser_nominations_go(make: Make
     (left,) = {"h1", "h2"} - set(world.parked())
     info = world.queue.pending(f"default/{left}")
     assert info is not None
-    world.queue.nominate(info, "node-1")
+    world.queue.nominations.set(info, "node-1")
     world.create(member("a"), member("b"))
     await world.drive()
     assert world.victims == []  # nothing to delete
@@ -350,9 +351,9 @@ async def _whole_or_nobody(nodes: list[int], there: list[tuple[int, int]], sizes
     try:
         world.create(*(pod(f"s{number}", str(cpu), priority=low) for number, (cpu, low) in enumerate(there)))
         await world.drive()
-        for one in list(world.pods.values()):
-            if not one.spec.node_name:
-                world.delete(one.metadata.key)
+        for placed_pod in list(world.pods.values()):
+            if not placed_pod.spec.node_name:
+                world.delete(placed_pod.metadata.key)
         world.create(*(member(f"m{n}", str(size), minimum=len(sizes)) for n, size in enumerate(sizes)))
         await world.drive()
         world.check()

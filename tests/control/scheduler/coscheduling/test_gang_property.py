@@ -124,7 +124,7 @@ async def _killed(bound: int, order: list[int], policy: str) -> None:
     world = GangWorld(node("n0", cpu="2"), node("n1", cpu="2"))
     try:
         world.cluster.table.set_node(node("n0", cpu="4"))
-        world.restore(sorted(pods, key=lambda one: one.metadata.name))
+        world.restore(sorted(pods, key=lambda pod: pod.metadata.name))
         await world.pass_time(12)
         assert world.bound() == ["f0", "f1", "f2", "f3"]
         world.check()

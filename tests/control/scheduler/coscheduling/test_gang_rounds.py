@@ -150,6 +150,22 @@ async def test_a_non_strict_gang_keeps_its_nodes_until_the_timeout(make: Make) -
     world.check()
 
 
+async def test_a_non_strict_gang_may_release_its_nodes_at_the_end_of_a_round(make: Make) -> None:
+    """As in Koordinator: members that follow a failed one are not tried, and none keeps a node."""
+    world = make(node("n1", cpu="2"), non_strict_gangs_wait=False)
+    world.create(member("a", mode="NonStrict"), member("b", mode="NonStrict", cpu="3"), member("c", mode="NonStrict"))
+    await world.drive()
+    assert world.parked() == []
+    assert world.cache.assumed == set()
+    assert {name for name, text in world.reporter.messages.items() if "gets rejected due to member Pod" in text} >= {
+        "a"
+    }
+    world.add_node("n2", "3")
+    await world.pass_time(15)
+    assert world.bound() == ["a", "b", "c"]
+    world.check()
+
+
 async def test_a_non_strict_gang_releases_its_nodes_after_the_timeout(make: Make) -> None:
     world = make(node("n1", cpu="2"))
     world.create(*(member(name, mode="NonStrict", waiting_time="10s") for name in "abc"))

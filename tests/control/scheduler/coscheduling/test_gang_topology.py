@@ -37,7 +37,8 @@ NODES = {
 def topology(*layers: tuple[str, str, str]) -> ClusterNetworkTopology:
     """(layer, parent, label)"""
     spec = [
-        {"topologyLayer": one, "parentTopologyLayer": up, "labelKey": [key, f"old-{key}"]} for one, up, key in layers
+        {"topologyLayer": layer, "parentTopologyLayer": up, "labelKey": [key, f"old-{key}"]}
+        for layer, up, key in layers
     ]
     return wire.convert(
         {"metadata": {"name": "default"}, "spec": {"networkTopologySpec": spec}}, ClusterNetworkTopology
@@ -55,14 +56,14 @@ def labelled(name: str, spine: str, block: str) -> Node:
 
 
 def tree(placed: dict[str, str] | None = None) -> NetworkDomain:
-    found = build(SPINES, [labelled(name, BLOCKS[block], block) for name, block in (placed or NODES).items()])
-    assert found is not None
-    return found
+    root = build(SPINES, [labelled(name, BLOCKS[block], block) for name, block in (placed or NODES).items()])
+    assert root is not None
+    return root
 
 
 def wishes(*strategies: tuple[str, str, int]) -> GatherRules:
-    said = [{"layer": layer, "strategy": how, "podCountMultiple": m} for layer, how, m in strategies]
-    return GatherRules.of(wire.convert({"gatherStrategy": said}, NetworkTopologySpec))
+    rules = [{"layer": layer, "strategy": how, "podCountMultiple": m} for layer, how, m in strategies]
+    return GatherRules.of(wire.convert({"gatherStrategy": rules}, NetworkTopologySpec))
 
 
 @pytest.mark.parametrize(
@@ -104,8 +105,8 @@ def test_the_verified_distributions(multiples: dict[str, int], desired: int, exp
 @pytest.mark.parametrize("multiples", [{NODE: 4}, {BLOCK: 8}])
 def test_the_verified_sums(multiples: dict[str, int]) -> None:
     planner = TopologyPlanner(tree(TWO), SLOTS, GatherRules(multiples, frozenset()))
-    found = {one.name: planner.slots[one] for one in planner.root.walk()}
-    assert (found["b1"], found["b2"], found["s1"]) == (8, 8, 16)
+    slots = {domain.name: planner.slots[domain] for domain in planner.root.walk()}
+    assert (slots["b1"], slots["b2"], slots["s1"]) == (8, 8, 16)
 
 
 def test_a_failure_lists_the_slots_of_each_domain() -> None:
@@ -114,7 +115,7 @@ def test_a_failure_lists_the_slots_of_each_domain() -> None:
         planner.plan(20)
     assert str(failure.value) == (
         "no candidate topology nodes can accommodate job, desiredOfferSlot: 20, "
-        "topology topologyNode Block/b1: 8;topologyNode Block/b2: 8"
+        "topology topologyNode Block/b1: 8;topology topologyNode Block/b2: 8"
     )
     assert planner.constraints() == "; podCountMultiple constraints: Block=8"
 

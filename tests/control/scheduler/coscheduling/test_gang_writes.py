@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from control.scheduler.config.args import CoschedulingArgs
+from control.scheduler.plugins.coscheduling.cache import GangCache
 from control.scheduler.plugins.coscheduling.memberconditions import MemberConditions
 from control.scheduler.plugins.coscheduling.metrics import GangMetrics, job_size
 from control.scheduler.plugins.coscheduling.podgroups import PodGroupController
+from control.scheduler.plugins.coscheduling.rounds import GangRounds
 from koordlet.api.core import Pod
 from koordlet.api.crs.podgroup import PodGroup
 from koordlet.api.encoding import wire
@@ -48,7 +51,7 @@ class Server:
 
 class Store:
     def __init__(self, *groups: PodGroup) -> None:
-        self.groups = {f"{one.metadata.namespace}/{one.metadata.name}": one for one in groups}
+        self.groups = {f"{group.metadata.namespace}/{group.metadata.name}": group for group in groups}
 
     def get(self, key: str) -> PodGroup | None:
         return self.groups.get(key)
@@ -77,8 +80,8 @@ def controller(server: Server, *groups: PodGroup) -> PodGroupController:
 
 async def test_only_changed_fields_of_the_status_are_written_once() -> None:
     server = Server([member("a", "Succeeded"), member("b", "Succeeded"), pod("other", namespace="ns")])
-    one = group("Running", running=2, scheduled=2)
-    await controller(server, one).sync("ns/g")
+    pod_group = group("Running", running=2, scheduled=2)
+    await controller(server, pod_group).sync("ns/g")
     assert server.patches == [("PodGroup", "ns/g", {"phase": "Finished", "running": None, "succeeded": 2})]
     await controller(server, group("Finished")).sync("ns/g")
     await controller(server, group("Running", running=1, succeeded=1, scheduled=2)).sync("ns/unknown")
@@ -119,10 +122,34 @@ async def test_untried_members_get_a_condition() -> None:
         ("default/a", text),
         ("default/b", text),
     ]
-    told = pod("a", status=server.patches[0][2])
-    conditions.write([told], "the gang failed", "no victims")
+    candidate = pod("a", status=server.patches[0][2])
+    conditions.write([candidate], "the gang failed", "no victims")
     assert not conditions._tasks
     await conditions.stop()
+
+
+async def test_members_of_a_deleted_pod_group_do_not_keep_the_old_message() -> None:
+    server = Server()
+    cluster = Cluster(node("n"))
+    cluster.use(client=server, clock=FakeClock())
+    gangs = GangCache(CoschedulingArgs())
+    rounds = GangRounds(gangs, cluster.handle, None)
+    failed = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes: …"}
+    label = {"pod-group.scheduling.sigs.k8s.io": "g"}
+    gangs.pod_group_set(wire.convert({"metadata": {"name": "g", "namespace": "default"}}, PodGroup))
+    for member in (
+        pod("tried", labels=label, status={"conditions": [failed]}),
+        pod("untried", labels=label),
+        pod("bound", labels=label, on="n", status={"conditions": [failed | {"status": "True", "reason": ""}]}),
+    ):
+        gangs.pod_added(member)
+    gone = gangs.pod_group_deleted(wire.convert({"metadata": {"name": "g", "namespace": "default"}}, PodGroup))
+    assert gone is not None
+    rounds.gang_lost(gone)
+    await asyncio.gather(*rounds._conditions._tasks)
+    text = "0/1 nodes are available: can't find gang, gangName: default/g, podName: default/tried."
+    assert [(key, body["conditions"][0]["message"]) for _, key, body in server.patches] == [("default/tried", text)]
+    await rounds.stop()
 
 
 async def test_no_condition_is_written_when_the_gate_is_off() -> None:

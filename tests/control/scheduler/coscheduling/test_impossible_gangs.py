@@ -1,4 +1,4 @@
-"""Gangs that can never be: nobody is bound for them, nothing stays claimed, others are placed, and there is an end.
+"""Gangs that can never be placed: no member is bound, no room stays reserved, other pods are placed, and attempts end.
 
 Whatever such a gang wants, single pods that come after it find every node as empty as it is.
 """
@@ -83,8 +83,8 @@ async def test_no_member_is_bound_and_other_pods_are_placed(make: Make, pods: li
     assert world.parked() == []
     assert world.gangs.rounds.current is None
     world.check()
-    for one in singles:  # it gets the whole cluster, and can do nothing with it
-        world.delete(one.metadata.key)
+    for member in singles:  # it gets the whole cluster, and can do nothing with it
+        world.delete(member.metadata.key)
     await world.pass_time(15)
     assert world.bound() == []
     assert world.parked() == []
@@ -92,8 +92,8 @@ async def test_no_member_is_bound_and_other_pods_are_placed(make: Make, pods: li
     before = world.reporter.cycles
     await world.pass_time(60)
     assert world.reporter.cycles == before, "it is tried again although nothing happened"
-    for one in pods:
-        world.delete(one.metadata.key)
+    for member in pods:
+        world.delete(member.metadata.key)
     await world.drive()
     assert world.cache.pods == {}
     assert world.gangs.gangs.groups == {}
@@ -142,5 +142,5 @@ async def test_contradicting_groups_are_never_bound_partly(make: Make) -> None:
 
 def test_a_pod_group_without_minimum_is_read() -> None:
     body = {"metadata": {"name": "g", "namespace": "ns"}, "spec": {"minMember": -1, "scheduleTimeoutSeconds": -7}}
-    found = params.of_pod_group(wire.convert(body, PodGroup), CoschedulingArgs())
-    assert (found.minimum, found.wait) == (-1, CoschedulingArgs().default_timeout)
+    gang = params.of_pod_group(wire.convert(body, PodGroup), CoschedulingArgs())
+    assert (gang.minimum, gang.wait) == (-1, CoschedulingArgs().default_timeout)

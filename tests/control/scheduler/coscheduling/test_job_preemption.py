@@ -71,7 +71,7 @@ def test_which_pods_may_be_victims(priority: int, labels: dict[str, str], expect
 
 def test_victims_are_ordered_by_importance() -> None:
     pods = [info("d", 1, "a"), info("b", 5, "z"), info("c", 5, "y"), info("a", 5, "y")]
-    assert [one.name for one in by_importance(pods)] == ["a", "c", "b", "d"]
+    assert [pod.name for pod in by_importance(pods)] == ["a", "c", "b", "d"]
 
 
 def planner(cluster: Cluster) -> JobPlanner:
@@ -80,9 +80,9 @@ def planner(cluster: Cluster) -> JobPlanner:
 
 def connected(cycle: Cycle, skip: str = "") -> JobPlanner:
     """A planner that works with the plugins of the cycle."""
-    made = JobPlanner(cycle.table, JobVictims(), skip)
-    made.connect(next(iter(cycle.framework.plugins.values())).runtime)
-    return made
+    job_planner = JobPlanner(cycle.table, JobVictims(), skip)
+    job_planner.connect(next(iter(cycle.framework.plugins.values())).runtime)
+    return job_planner
 
 
 def job(cluster: Cluster, *sizes: int, priority: int = 100, **more: Any) -> PreemptingJob:
@@ -92,8 +92,8 @@ def job(cluster: Cluster, *sizes: int, priority: int = 100, **more: Any) -> Pree
     return PreemptingJob(members[0], members, lambda other: other in members)
 
 
-def places(cluster: Cluster, one: PreemptingJob, plan: PreemptionPlan) -> dict[str, str]:
-    return {pod.name: cluster.table.names[plan.rows[pod.uid]] for pod in one.members}
+def places(cluster: Cluster, preempting_job: PreemptingJob, plan: PreemptionPlan) -> dict[str, str]:
+    return {pod.name: cluster.table.names[plan.rows[pod.uid]] for pod in preempting_job.members}
 
 
 def gone(plan: PreemptionPlan) -> list[str]:
@@ -104,9 +104,9 @@ def test_members_that_were_placed_stay_for_the_next() -> None:
     """Two nodes with room for two each after the removals: the third member goes to the other (§17, D3)."""
     cluster = Cluster(node("n1", cpu="2"), node("n2", cpu="2"))
     cluster.put(*(pod(f"v{number}", "1", priority=1, on=f"n{number % 2 + 1}") for number in range(4)))
-    one = job(cluster, 1000, 1000, 1000)
-    plan = planner(cluster).plan(one, cluster.table.valid.nonzero()[0])
-    assert places(cluster, one, plan) == {"m0": "n1", "m1": "n1", "m2": "n2"}
+    planned_job = job(cluster, 1000, 1000, 1000)
+    plan = planner(cluster).plan(planned_job, cluster.table.valid.nonzero()[0])
+    assert places(cluster, planned_job, plan) == {"m0": "n1", "m1": "n1", "m2": "n2"}
     assert gone(plan) == ["v0", "v2", "v3"]
 
 
@@ -114,21 +114,23 @@ def test_the_cheapest_node_and_no_more_victims_than_needed() -> None:
     cluster = Cluster(node("n1", cpu="4"), node("n2", cpu="4"))
     cluster.put(pod("dear", "4", priority=50, on="n1"))
     cluster.put(*(pod(f"v{priority}", "1", priority=priority, on="n2") for priority in (1, 2, 3)))
-    one = job(cluster, 3000)
-    plan = planner(cluster).plan(one, cluster.table.valid.nonzero()[0])
-    assert places(cluster, one, plan) == {"m0": "n1"}  # ranks 0, 1, 2 sum up to the rank of the dear one: by name
+    planned_job = job(cluster, 3000)
+    plan = planner(cluster).plan(planned_job, cluster.table.valid.nonzero()[0])
+    assert places(cluster, planned_job, plan) == {
+        "m0": "n1"
+    }  # ranks 0, 1, 2 sum up to the rank of the dear one: by name
     cluster.put(pod("dearer", "0", priority=60, on="n1"))
-    plan = planner(cluster).plan(one, cluster.table.valid.nonzero()[0])
-    assert places(cluster, one, plan) == {"m0": "n2"}
+    plan = planner(cluster).plan(planned_job, cluster.table.valid.nonzero()[0])
+    assert places(cluster, planned_job, plan) == {"m0": "n2"}
     assert gone(plan) == ["v1", "v2"]
 
 
 def test_smaller_members_use_nodes_without_victims() -> None:
     cluster = Cluster(node("n1", cpu="4"), node("n2", cpu="1"))
     cluster.put(pod("v", "4", priority=1, on="n1"))
-    one = job(cluster, 3000, 1000)
-    plan = planner(cluster).plan(one, cluster.table.valid.nonzero()[0])
-    assert places(cluster, one, plan) == {"m0": "n1", "m1": "n2"}
+    planned_job = job(cluster, 3000, 1000)
+    plan = planner(cluster).plan(planned_job, cluster.table.valid.nonzero()[0])
+    assert places(cluster, planned_job, plan) == {"m0": "n1", "m1": "n2"}
 
 
 def test_the_message_when_preemption_does_not_help() -> None:
@@ -166,12 +168,12 @@ def test_a_plan_must_hold_beside_the_remaining_pods(where: str) -> None:
     cluster = Cluster(node("n1", cpu="1"), node("n2", cpu="1"))
     cluster.put(*(pod(f"v{n}", priority=1, on=n, labels={"noisy": "1"} if n == where else {}) for n in ("n1", "n2")))
     planner = connected(cycle_of(cluster, {"filter": ("Fits", "Silence")}, {**TOYS, "Silence": Silence}))
-    one = job(cluster, 1000)
+    planned_job = job(cluster, 1000)
     if where == "n1":
-        assert gone(planner.plan(one, cluster.table.valid.nonzero()[0])) == ["vn1"]
+        assert gone(planner.plan(planned_job, cluster.table.valid.nonzero()[0])) == ["vn1"]
         return
     with pytest.raises(NotHelpful, match=r"^the plan does not hold with those who stay: it is noisy$"):
-        planner.plan(one, cluster.table.valid.nonzero()[0])
+        planner.plan(planned_job, cluster.table.valid.nonzero()[0])
     assert [len(pods) for pods in cluster.table.pods[:2]] == [1, 1]
 
 
@@ -207,14 +209,14 @@ def test_pre_filter_takes_part_in_planning(mood: str, failure: type[Exception] |
     cluster.put(*(pod(f"v{name}", priority=1, on=name) for name in ("n1", "n2")))
     points = {"preFilter": ("Moody",), "filter": ("Fits", "Moody")}
     cycle = cycle_of(cluster, points, {**TOYS, "Moody": Moody})
-    one = job(cluster, 1000, labels={"mood": mood})
+    planned_job = job(cluster, 1000, labels={"mood": mood})
     rows = cluster.table.valid.nonzero()[0]
     if failure is None:
-        assert gone(connected(cycle).plan(one, rows)) == ["vn2"]
-        assert gone(connected(cycle, "Moody").plan(one, rows)) == ["vn1"]
+        assert gone(connected(cycle).plan(planned_job, rows)) == ["vn2"]
+        assert gone(connected(cycle, "Moody").plan(planned_job, rows)) == ["vn1"]
     else:
         with pytest.raises(failure) as problem:
-            connected(cycle).plan(one, rows)
+            connected(cycle).plan(planned_job, rows)
         assert str(problem.value) == message
     assert [len(pods) for pods in cluster.table.pods[:2]] == [1, 1]
 
@@ -223,9 +225,9 @@ def test_a_plan_may_need_more_than_the_first_nodes(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(jobplanner, "FIRST_NODES", 1)
     cluster = Cluster(*(node(f"n{number}", cpu=str(number)) for number in range(1, 8)))
     cluster.put(*(pod(f"v{number}", str(number), priority=1, on=f"n{number}") for number in range(1, 8)))
-    one = job(cluster, 3000, 7000, 5000, 4000)
-    plan = planner(cluster).plan(one, cluster.table.valid.nonzero()[0])
-    assert places(cluster, one, plan) == {"m0": "n3", "m1": "n7", "m2": "n5", "m3": "n4"}
+    planned_job = job(cluster, 3000, 7000, 5000, 4000)
+    plan = planner(cluster).plan(planned_job, cluster.table.valid.nonzero()[0])
+    assert places(cluster, planned_job, plan) == {"m0": "n3", "m1": "n7", "m2": "n5", "m3": "n4"}
     assert gone(plan) == ["v3", "v4", "v5", "v7"]
     with pytest.raises(NotHelpful, match=r"^0/7 nodes are available: 7 Insufficient cpu\.$"):
         planner(cluster).plan(job(cluster, 7000, 7000), cluster.table.valid.nonzero()[0])
@@ -246,26 +248,26 @@ def test_victims_are_needed_and_enough(nodes: list[int], there: list[tuple[int, 
         if size <= free[at]:
             free[at] -= size
             placed += cluster.put(pod(f"v{number}", str(size), priority=priority, on=f"n{at}"))
-    one = job(cluster, *(1000 * size for size in sizes))
+    planned_job = job(cluster, *(1000 * size for size in sizes))
     rows = table.valid.nonzero()[0]
     before = (table.requested.copy(), [set(pods) for pods in table.pods], [other.row for other in placed])
     try:
-        plan = planner(cluster).plan(one, rows)
+        plan = planner(cluster).plan(planned_job, rows)
     except NotHelpful:
         plan = None
     assert (table.requested == before[0]).all()
     assert [set(pods) for pods in table.pods] == before[1]
     assert [other.row for other in placed] == before[2]
-    assert all(member.row == -1 for member in one.members)
+    assert all(member.row == -1 for member in planned_job.members)
     if plan is None:
         if len(set(sizes)) == 1 and any(other.priority < 100 for other in placed):
             lower = [sum(o.requests["cpu"] for o in placed if o.row == row and o.priority < 100) for row in rows]
             slots = sum((1000 * free[row] + lower[row]) // (1000 * sizes[0]) for row in rows)
             assert slots < len(sizes), "equal members would have had a place"
         return
-    assert set(plan.rows) == {member.uid for member in one.members}
+    assert set(plan.rows) == {member.uid for member in planned_job.members}
     for row in rows.tolist():
-        wanted = sum(member.requests["cpu"] for member in one.members if plan.rows[member.uid] == row)
+        wanted = sum(member.requests["cpu"] for member in planned_job.members if plan.rows[member.uid] == row)
         victims = plan.victims.get(row, ())
         assert all(victim.row == row and victim.priority < 100 for victim in victims)
         room = int(table.allocatable[CPU, row] - table.requested[CPU, row]) + sum(v.requests["cpu"] for v in victims)

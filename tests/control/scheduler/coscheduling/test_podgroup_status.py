@@ -66,7 +66,7 @@ def test_the_status_has_counts_owners_and_start_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "over"),
+    ("pod_group", "over"),
     [
         (group("Finished"), True),
         (group("Failed"), True),
@@ -82,8 +82,8 @@ def test_the_status_has_counts_owners_and_start_time() -> None:
     ],
     ids=["finished", "failed", "running", "never ran", "may still run", "runs"],
 )
-def test_a_final_status_is_not_changed(one: PodGroup, over: bool) -> None:
-    assert is_over(one) is over
+def test_a_final_status_is_not_changed(pod_group: PodGroup, over: bool) -> None:
+    assert is_over(pod_group) is over
 
 
 def test_the_condition_of_members_that_were_never_tried() -> None:

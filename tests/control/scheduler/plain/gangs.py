@@ -31,8 +31,8 @@ class PlainGangs:
         return sum(of == gang and (not states or state in states) for of, state in self.members.values())
 
     def _settled(self, gang: str) -> bool:
-        said = self.gangs[gang]
-        return said.policy == "once-satisfied" and said.together in self.once
+        rules = self.gangs[gang]
+        return rules.policy == "once-satisfied" and rules.together in self.once
 
     def enqueued(self, key: str) -> str:
         """Why not; empty: it may."""
@@ -40,12 +40,12 @@ class PlainGangs:
         together = self.gangs[gang].together
         if self._settled(gang):
             return ""
-        there = [one for one in together if self._number(one)]
+        there = [member_gang for member_gang in together if self._number(member_gang)]
         parts = []
-        missing = [one for one in together if one not in there]
+        missing = [member_gang for member_gang in together if member_gang not in there]
         if missing:
             parts.append(f"memberGangs [{' '.join(missing)}] doesn't exists")
-        if any(self._number(one) < self.gangs[one].minimum for one in there):
+        if any(self._number(member_gang) < self.gangs[member_gang].minimum for member_gang in there):
             parts.append(f"memberGangs [{' '.join(together)}] child pod not collect enough")
         if parts:
             if self.representatives.get(together) == key:
@@ -61,16 +61,16 @@ class PlainGangs:
         """Whether the pod, and all that wait with it, may be bound. It waits from now on."""
         gang, _ = self.members[key]
         self.members[key] = (gang, "waiting")
-        return all(self._enough(one) for one in self.gangs[gang].together)
+        return all(self._enough(member_gang) for member_gang in self.gangs[gang].together)
 
     def _enough(self, gang: str) -> bool:
         if not self._number(gang):
             return False
-        said = self.gangs[gang]
+        rules = self.gangs[gang]
         if self._settled(gang):
             return True
-        states = ("waiting", "bound") if said.policy == "waiting-and-running" else ("waiting",)
-        return self._number(gang, *states) >= said.minimum
+        states = ("waiting", "bound") if rules.policy == "waiting-and-running" else ("waiting",)
+        return self._number(gang, *states) >= rules.minimum
 
     def returned(self, key: str) -> None:
         """It lost its node again."""
@@ -90,6 +90,6 @@ class PlainGangs:
         together = self.gangs[gang].together
         if self.representatives.get(together) == key:
             del self.representatives[together]
-        if not any(self._number(one) for one in together):  # nobody remembers the group
+        if not any(self._number(member_gang) for member_gang in together):  # no member is left: the group is forgotten
             self.once.discard(together)
             self.representatives.pop(together, None)

@@ -14,8 +14,8 @@ KEYS = ("internal.scheduling.koordinator.sh/scheduling-hint", "scheduling.koordi
 def _hint(pod: Pod) -> dict[str, Any]:
     for key in KEYS:
         if pod.metadata.annotations.get(key):
-            found: dict[str, Any] = json.loads(pod.metadata.annotations[key])
-            return found
+            hint: dict[str, Any] = json.loads(pod.metadata.annotations[key])
+            return hint
     return {}
 
 

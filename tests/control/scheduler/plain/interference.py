@@ -14,18 +14,18 @@ KINDS = {"cpu": ("cpu", "cache"), "memory": ("memory",), "io": ("io",), "network
 
 
 def _hurt(kind: str, metric: NodeMetric, args: Any) -> int:
-    """Containers of services that a neighbour hurts."""
-    found = set()
+    """Containers of services that a neighbour delays."""
+    containers = set()
     for pod in metric.status.pods_metric:
-        said = (pod.extensions or {}).get("interference")
-        if pod.qos not in ("LSE", "LSR", "LS") or not isinstance(said, list):
+        verdicts = (pod.extensions or {}).get("interference")
+        if pod.qos not in ("LSE", "LSR", "LS") or not isinstance(verdicts, list):
             continue
-        for one in said:
-            sure = one.get("confidence", 0) >= args.min_confidence
-            now = one.get("state") in ("interfered", "recovering")
-            if one.get("resource") in KINDS[kind] and one.get("cause") == "neighbour" and sure and now:
-                found.add((pod.namespace, pod.name, one.get("container")))
-    return len(found)
+        for verdict in verdicts:
+            sure = verdict.get("confidence", 0) >= args.min_confidence
+            now = verdict.get("state") in ("interfered", "recovering")
+            if verdict.get("resource") in KINDS[kind] and verdict.get("cause") == "neighbour" and sure and now:
+                containers.add((pod.namespace, pod.name, verdict.get("container")))
+    return len(containers)
 
 
 def _metric(node: Node, world: World, args: Any) -> NodeMetric | None:

@@ -49,11 +49,11 @@ def is_prod(pod: Pod) -> bool:
 
 def estimate(pod: Pod, args: Any) -> Amounts:
     requests, limits = pod_requests(pod), pod_limits(pod)
-    found = {}
+    amounts = {}
     for name in NAMES:
         kind = priority_class(pod)
         if kind == "koord-free":
-            found[name] = 0
+            amounts[name] = 0
             continue
         real = name
         if kind in ("koord-batch", "koord-mid"):
@@ -62,18 +62,18 @@ def estimate(pod: Pod, args: Any) -> Amounts:
         asked = limit if limit > request else request
         if asked == 0:
             plain = real in ("cpu", "memory") or "batch" in real
-            found[name] = 0 if not plain else 250 if name == "cpu" else 209715200
+            amounts[name] = 0 if not plain else 250 if name == "cpu" else 209715200
         else:
-            found[name] = rounded(Decimal(asked) * args.estimated_scaling_factors[name] / 100)
+            amounts[name] = rounded(Decimal(asked) * args.estimated_scaling_factors[name] / 100)
             if limit > 0:
-                found[name] = min(found[name], limit)
-    return found
+                amounts[name] = min(amounts[name], limit)
+    return amounts
 
 
 def reported(metric: NodeMetric, key: str) -> tuple[Amounts | None, str]:
-    for one in metric.status.pods_metric:
-        if f"{one.namespace}/{one.name}" == key and one.pod_usage.resources:
-            return {name: whole(name, one.pod_usage.resources.get(name)) for name in NAMES}, one.priority
+    for usage in metric.status.pods_metric:
+        if f"{usage.namespace}/{usage.name}" == key and usage.pod_usage.resources:
+            return {name: whole(name, usage.pod_usage.resources.get(name)) for name in NAMES}, usage.priority
     return None, ""
 
 
@@ -87,24 +87,24 @@ def existing(node: PlainNode, args: Any, *, prod: bool, kind: str, duration: int
     prod_usage, prod_delta = dict.fromkeys(NAMES, 0), dict.fromkeys(NAMES, 0)
     if args.prod_usage_include_sys and info is not None:
         prod_usage = {name: whole(name, info.system_usage.resources.get(name)) for name in NAMES}
-    for one in node.pods.values():
-        used, said = reported(metric, one.key)
-        guess = estimate(one.pod, args)
-        young = used is None or at is None or at.unix - interval < one.timestamp
+    for pod in node.pods.values():
+        used, priority = reported(metric, pod.key)
+        guess = estimate(pod.pod, args)
+        young = used is None or at is None or at.unix - interval < pod.timestamp
         after = args.estimated_seconds_after_pod_scheduled
-        if after and at is not None and one.timestamp + after > at.unix:
+        if after and at is not None and pod.timestamp + after > at.unix:
             young = True
         for name in NAMES:
-            if is_prod(one.pod) and used is not None and said == "koord-prod":
+            if is_prod(pod.pod) and used is not None and priority == "koord-prod":
                 prod_usage[name] += used[name]
             if not any(guess.values()):
                 continue
             estimated[name] += guess[name]
             if young:
                 delta[name] += max(0, guess[name] - (used or {}).get(name, 0))
-            if is_prod(one.pod):
+            if is_prod(pod.pod):
                 counted, needed = (used or {}).get(name, 0), young
-                if used is not None and said != "koord-prod":
+                if used is not None and priority != "koord-prod":
                     counted, needed = 0, True
                 if needed:
                     prod_delta[name] += max(0, guess[name] - counted)
@@ -117,7 +117,7 @@ def existing(node: PlainNode, args: Any, *, prod: bool, kind: str, duration: int
         ]
         if duration:
             windows = [window for window in windows if window.duration.nanoseconds == duration]
-        windows.sort(key=lambda one: one.duration.nanoseconds)
+        windows.sort(key=lambda window: window.duration.nanoseconds)
         if windows:
             base = windows[-1].usage[kind].resources
         elif duration:

@@ -30,11 +30,11 @@ def taint_toleration(pod: Pod, node: Node, _: World) -> Verdict:
 
 
 def taint_score(pod: Pod, node: Node, _: World) -> int:
-    found = 0
+    untolerated = 0
     for taint in node.spec.taints:
         if taint.effect == "PreferNoSchedule":
-            found += not any(t.tolerates(taint) for t in pod.spec.tolerations)
-    return found
+            untolerated += not any(t.tolerates(taint) for t in pod.spec.tolerations)
+    return untolerated
 
 
 def matches_required(pod: Pod, node: Node) -> bool:
@@ -65,7 +65,7 @@ def node_affinity(pod: Pod, node: Node, _: World, added: NodeAffinity | None = N
 def affinity_score(pod: Pod, node: Node, _: World, added: NodeAffinity | None = None) -> int:
     total = 0
     for affinity in (added, pod.spec.affinity.node_affinity if pod.spec.affinity else None):
-        for one in affinity.preferred_during_scheduling_ignored_during_execution if affinity else ():
-            if one.preference.matches(node.metadata.labels, {"metadata.name": node.metadata.name}):
-                total += one.weight
+        for preference in affinity.preferred_during_scheduling_ignored_during_execution if affinity else ():
+            if preference.preference.matches(node.metadata.labels, {"metadata.name": node.metadata.name}):
+                total += preference.weight
     return total

@@ -94,7 +94,7 @@ def score(pod: PlainPod, node: PlainNode, chosen: list[int] | None, *, most: boo
     bound = pod.bound or bool(cpu and node.bind)
     own = ceil(cpu * node.ratio) if bound else cpu
     if chosen is None:
-        held = sum(len(one.cpus) for _, one in node.pods.values()) * 1000
+        held = sum(len(holding.cpus) for _, holding in node.pods.values()) * 1000
         used = sum(requests.get("cpu", 0) for requests, _ in node.pods.values())
         used += (ceil(held * node.ratio) - held) if used >= held else 0
         memory = sum(requests.get("memory", 0) for requests, _ in node.pods.values())
@@ -112,14 +112,14 @@ def score(pod: PlainPod, node: PlainNode, chosen: list[int] | None, *, most: boo
 
 
 def _mean(figures: dict[str, tuple[int, int]], *, most: bool) -> int:
-    def one(requested: int, capacity: int) -> int:
+    def score_of(requested: int, capacity: int) -> int:
         if capacity == 0:
             return 0
         if most:
             return min(requested, capacity) * 100 // capacity
         return 0 if requested > capacity else (capacity - requested) * 100 // capacity
 
-    return sum(one(*figure) for figure in figures.values()) // len(figures)
+    return sum(score_of(*figure) for figure in figures.values()) // len(figures)
 
 
 @dataclass
@@ -146,7 +146,7 @@ def _per_core(node: PlainNode) -> int:
 
 
 def _free(node: PlainNode) -> set[int]:
-    held = {cpu for _, one in node.pods.values() for cpu in one.cpus}
+    held = {cpu for _, holding in node.pods.values() for cpu in holding.cpus}
     return {cpu.id for cpu in node.cpus} - held - node.reserved
 
 
@@ -155,7 +155,7 @@ def _usable(node: PlainNode, request: _Request) -> set[int]:
     if not request.required:
         return free
     by_core: dict[tuple[int, int], list[int]] = {}
-    for cpu in sorted(node.cpus, key=lambda one: one.id):
+    for cpu in sorted(node.cpus, key=lambda cpu: cpu.id):
         if cpu.id in free:
             by_core.setdefault(_core(cpu), []).append(cpu.id)
     if request.policy == "FullPCPUs":
@@ -246,7 +246,7 @@ def _merged(node: PlainNode, request: _Request, policy: str) -> list[int] | None
         for name in request.pod.requests:
             if all(_room(node, request, zone, name) for zone in chosen):
                 hints[name].append((chosen, _set_score(node, request.pod, chosen)))
-    missing = [f"Unsatisfied NUMA {name}" for name, found in hints.items() if not found]
+    missing = [f"Unsatisfied NUMA {name}" for name, zone_hints in hints.items() if not zone_hints]
     if missing and policy != "BestEffort":
         raise Rejected(", ".join(missing))
     best: tuple[bool, int, int, int] = (False, -len(ids), 0, -sum(1 << ids.index(zone) for zone in ids))
@@ -254,8 +254,8 @@ def _merged(node: PlainNode, request: _Request, policy: str) -> list[int] | None
     for combination in product(*(hint for hint in hints.values() if hint)) if not missing else ():
         members = [
             set(chosen)
-            for (chosen, _), found in zip(combination, hints.values(), strict=True)
-            if policy != "SingleNUMANode" or (len(chosen) == 1 and _preferred(chosen, found, policy))
+            for (chosen, _), zone_hints in zip(combination, hints.values(), strict=True)
+            if policy != "SingleNUMANode" or (len(chosen) == 1 and _preferred(chosen, zone_hints, policy))
         ]
         if len(members) < len(combination):
             continue
@@ -263,7 +263,8 @@ def _merged(node: PlainNode, request: _Request, policy: str) -> list[int] | None
         if not merged:
             continue
         preferred = all(members[0] == member for member in members) and all(
-            _preferred(chosen, found, policy) for (chosen, _), found in zip(combination, hints.values(), strict=True)
+            _preferred(chosen, zone_hints, policy)
+            for (chosen, _), zone_hints in zip(combination, hints.values(), strict=True)
         )
         preferred = preferred and not _violated(node, request.pod, merged)
         points = sum(score for chosen, score in combination if set(chosen) == merged)
@@ -278,8 +279,8 @@ def _merged(node: PlainNode, request: _Request, policy: str) -> list[int] | None
     return None if policy == "SingleNUMANode" and len(choice) == len(ids) else list(choice)
 
 
-def _preferred(chosen: tuple[int, ...], found: list[tuple[tuple[int, ...], int]], policy: str) -> bool:
-    return policy == "Restricted" or len(chosen) == min(len(one) for one, _ in found)
+def _preferred(chosen: tuple[int, ...], hints: list[tuple[tuple[int, ...], int]], policy: str) -> bool:
+    return policy == "Restricted" or len(chosen) == min(len(zones) for zones, _ in hints)
 
 
 def _set_score(node: PlainNode, pod: PlainPod, chosen: tuple[int, ...]) -> int:

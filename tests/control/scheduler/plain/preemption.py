@@ -48,55 +48,57 @@ def ineligible(pod: Pod, codes: Mapping[str, str], pods: Sequence[Pod]) -> bool:
 def victims(
     pod: Pod, node: str, pods: Sequence[Pod], budgets: Sequence[PodDisruptionBudget], fits: Fits
 ) -> tuple[list[Pod], int] | None:
-    """(victims, most important first; budgets broken). None: nobody's leaving would help."""
-    lower = [one for one in pods if one.spec.node_name == node and priority(one) < priority(pod)]
+    """(victims, most important first; budgets broken). None: no removal would help."""
+    lower = [
+        candidate for candidate in pods if candidate.spec.node_name == node and priority(candidate) < priority(pod)
+    ]
     stay = [pod for pod in pods if pod not in lower]
     if not lower or not fits(node, stay):
         return None
     allowed = [budget.status.disruptions_allowed for budget in budgets]
     breaking: list[Any] = []
-    others: list[Any] = []
-    for one in sorted(lower, key=_importance):
+    harmless: list[Any] = []
+    for victim in sorted(lower, key=_importance):
         broken = False
         for number, budget in enumerate(budgets):
             selector = budget.spec.selector
-            if budget.metadata.namespace != one.metadata.namespace or selector is None or selector.is_empty():
+            if budget.metadata.namespace != victim.metadata.namespace or selector is None or selector.is_empty():
                 continue
-            if not one.metadata.labels or not selector.matches(one.metadata.labels):
+            if not victim.metadata.labels or not selector.matches(victim.metadata.labels):
                 continue
-            if one.metadata.name in budget.status.disrupted_pods:
+            if victim.metadata.name in budget.status.disrupted_pods:
                 continue
             allowed[number] -= 1
             broken = broken or allowed[number] < 0
-        (breaking if broken else others).append(one)
+        (breaking if broken else harmless).append(victim)
     gone, violations = [], 0
-    for one in [*breaking, *others]:
-        if fits(node, [*stay, one]):
-            stay.append(one)
+    for victim in [*breaking, *harmless]:
+        if fits(node, [*stay, victim]):
+            stay.append(victim)
         else:
-            gone.append(one)
-            violations += one in breaking
+            gone.append(victim)
+            violations += victim in breaking
     return sorted(gone, key=_importance), violations
 
 
 def choices(
     pod: Pod, codes: Mapping[str, str], pods: Sequence[Pod], budgets: Sequence[PodDisruptionBudget], fits: Fits
 ) -> dict[str, list[str]]:
-    """Node -> names of the victims, for the nodes that it hurts least: any may be chosen. Empty: none."""
+    """Node -> names of the victims, for the nodes with the cheapest victims: any may be chosen. Empty: none."""
     if ineligible(pod, codes, pods):
         return {}
-    found: dict[str, list[str]] = {}
+    victims_on: dict[str, list[str]] = {}
     best: tuple[float, ...] | None = None
     for node, code in codes.items():
         result = victims(pod, node, pods, budgets, fits) if code == S else None
         if result is None or not result[0]:
             continue
         gone, violations = result
-        highest = max(priority(one) for one in gone)
-        start = min(_start(one) for one in gone if priority(one) == highest)
-        cost = (violations, highest, sum(priority(one) + 2**31 for one in gone), len(gone), -start)
+        highest = max(priority(victim) for victim in gone)
+        start = min(_start(victim) for victim in gone if priority(victim) == highest)
+        cost = (violations, highest, sum(priority(victim) + 2**31 for victim in gone), len(gone), -start)
         if best is None or cost < best:
-            best, found = cost, {}
+            best, victims_on = cost, {}
         if cost == best:
-            found[node] = [one.metadata.name for one in gone]
-    return found
+            victims_on[node] = [victim.metadata.name for victim in gone]
+    return victims_on

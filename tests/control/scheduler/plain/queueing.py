@@ -15,13 +15,13 @@ def gated(pod: Pod) -> Verdict:
 
 def in_order(waiting: Sequence[tuple[Pod, float]]) -> list[Pod]:
     """(pod, since when) in the order in which they are scheduled: the next one is looked for again and again."""
-    left, found = list(waiting), []
+    left, ordered = list(waiting), []
     while left:
         first = left[0]
-        for one in left[1:]:
-            ours, theirs = first[0].spec.priority or 0, one[0].spec.priority or 0
-            if theirs > ours or (theirs == ours and one[1] < first[1]):
-                first = one
+        for entry in left[1:]:
+            ours, theirs = first[0].spec.priority or 0, entry[0].spec.priority or 0
+            if theirs > ours or (theirs == ours and entry[1] < first[1]):
+                first = entry
         left.remove(first)
-        found.append(first[0])
-    return found
+        ordered.append(first[0])
+    return ordered

@@ -64,7 +64,7 @@ class PlainQuotas:
         if not self.attached(name):
             return own
         below = [quota for quota in self.quotas.values() if quota.parent == name and self.attached(quota.name)]
-        return own + sum(self.used(one.name, resource) for one in below)
+        return own + sum(self.used(quota.name, resource) for quota in below)
 
     def minimum(self, name: str, resource: str) -> int:
         quota = self.quotas[name]
@@ -73,7 +73,7 @@ class PlainQuotas:
     def request(self, name: str, resource: str) -> int:
         own = self.own(name, resource, assigned=False)
         if self.attached(name):
-            own += sum(self.limited(one.name, resource) for one in self.children(name))
+            own += sum(self.limited(child.name, resource) for child in self.children(name))
         return own if self.quotas[name].lends else max(own, self.minimum(name, resource))
 
     def limited(self, name: str, resource: str) -> int:
@@ -82,7 +82,7 @@ class PlainQuotas:
 
     def runtime(self, name: str, resource: str) -> int:
         if name == ROOT:
-            taken = sum(self.used(one, resource) for one in (DEFAULT, SYSTEM) if one in self.quotas)
+            taken = sum(self.used(name, resource) for name in (DEFAULT, SYSTEM) if name in self.quotas)
             return max(self.total.get(resource, 0) - taken, 0)
         if name in (DEFAULT, SYSTEM):
             return self.quotas[name].max.get(resource, 0)
@@ -98,30 +98,30 @@ class PlainQuotas:
         if self.scale_min and everything > total:
             minima = {name: total * minimum // everything for name, minimum in minima.items()}
         wanted = {quota.name: self.limited(quota.name, resource) for quota in quotas}
-        given = {}
+        shares = {}
         hungry = []
-        for one in sorted(quotas, key=lambda quota: quota.name):
-            name, weight = one.name, one.weight.get(resource, 0)
+        for member in sorted(quotas, key=lambda quota: quota.name):
+            name, weight = member.name, member.weight.get(resource, 0)
             if wanted[name] > minima[name]:
-                given[name] = minima[name]
+                shares[name] = minima[name]
                 hungry.append((name, weight))
             else:
-                given[name] = wanted[name] if one.lends else minima[name]
-        left = total - sum(given.values())
+                shares[name] = wanted[name] if member.lends else minima[name]
+        left = total - sum(shares.values())
         while left > 0 and sum(weight for _, weight in hungry) > 0:
             weights = sum(weight for _, weight in hungry)
             exact = {name: Fraction(weight * left, weights) for name, weight in hungry}
             parts = {name: int(part) for name, part in exact.items()}
             rest = left - sum(parts.values())
-            for name in sorted(exact, key=lambda one: (parts[one] - exact[one], one))[:rest]:
+            for name in sorted(exact, key=lambda name: (parts[name] - exact[name], name))[:rest]:
                 parts[name] += 1
             left = 0
             for name, part in parts.items():
-                given[name] += part
-                left += max(given[name] - wanted[name], 0)
-                given[name] = min(given[name], wanted[name])
-            hungry = [(name, weight) for name, weight in hungry if given[name] < wanted[name]]
-        return given
+                shares[name] += part
+                left += max(shares[name] - wanted[name], 0)
+                shares[name] = min(shares[name], wanted[name])
+            hungry = [(name, weight) for name, weight in hungry if shares[name] < wanted[name]]
+        return shares
 
     def refused(self, pod: PlainQuotaPod, *, by_runtime: bool = True) -> set[str]:
         """The resources for which the pod, which is not assigned, is refused; "min" stands for non-preemptible ones."""

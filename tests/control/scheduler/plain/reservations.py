@@ -1,4 +1,4 @@
-"""Reservation, slow and plain: everything is computed anew from the objects (spec 06 §4).
+"""Reservation, slow and plain: everything is computed from the objects each time (spec 06 §4).
 
 Amounts are cpu in milli-cores; nodes limit cpu and the number of pods.
 """
@@ -51,27 +51,29 @@ class Objects:
     def pods_on(self, node: str) -> list[Pod]:
         return [pod for pod in self.pods if pod.spec.node_name == node]
 
-    def owners(self, one: Reservation) -> list[Pod]:
+    def owners(self, reservation: Reservation) -> list[Pod]:
         """The pods that use the reservation and are on its node."""
-        named = ((pod, annotation(pod, "reservation-allocated")) for pod in self.pods_on(one.status.node_name))
-        return [pod for pod, allocated in named if allocated is not None and allocated["uid"] == one.metadata.uid]
+        named = ((pod, annotation(pod, "reservation-allocated")) for pod in self.pods_on(reservation.status.node_name))
+        return [
+            pod for pod, allocated in named if allocated is not None and allocated["uid"] == reservation.metadata.uid
+        ]
 
-    def used(self, one: Reservation) -> int:
-        return sum(map(cpu_of_pod, self.owners(one)))
+    def used(self, reservation: Reservation) -> int:
+        return sum(map(cpu_of_pod, self.owners(reservation)))
 
-    def booked(self, one: Reservation) -> int:
-        return max(cpu_of(one) - self.used(one), 0)
+    def booked(self, reservation: Reservation) -> int:
+        return max(cpu_of(reservation) - self.used(reservation), 0)
 
     def requested(self, node: str) -> int:
         """The pods of the node, and what their reservations keep beside them."""
         return sum(map(cpu_of_pod, self.pods_on(node))) + sum(map(self.booked, self.on(node)))
 
-    def inner(self, one: Reservation) -> int:
-        text = one.metadata.annotations.get("node.koordinator.sh/reservation")
+    def inner(self, reservation: Reservation) -> int:
+        text = reservation.metadata.annotations.get("node.koordinator.sh/reservation")
         return int(json.loads(text)["resources"]["cpu"]) * 1000 if text else 0
 
-    def remaining(self, one: Reservation) -> int:
-        return max(cpu_of(one) - self.used(one) - self.inner(one), 0)
+    def remaining(self, reservation: Reservation) -> int:
+        return max(cpu_of(reservation) - self.used(reservation) - self.inner(reservation), 0)
 
 
 def is_owner(pod: Pod, owners: Iterable[Any]) -> bool:
@@ -89,53 +91,55 @@ def tolerated(tolerations: Sequence[Mapping[str, str]], key: str) -> bool:
     )
 
 
-def matches(objects: Objects, pod: Pod, one: Reservation) -> bool:
+def matches(objects: Objects, pod: Pod, reservation: Reservation) -> bool:
     """Whether the pod may use it."""
-    if one.spec.allocate_once is not False and objects.owners(one):
+    if reservation.spec.allocate_once is not False and objects.owners(reservation):
         return False
     if pod.metadata.labels.get(PREFIX + "reservation-ignored") == "true":
         return True
-    if not is_owner(pod, one.spec.owners):
+    if not is_owner(pod, reservation.spec.owners):
         return False
     affinity = annotation(pod, "reservation-affinity")
-    exact = annotation(pod, "exact-match-reservation") is None or cpu_of(one) == cpu_of_pod(pod)
+    exact = annotation(pod, "exact-match-reservation") is None or cpu_of(reservation) == cpu_of_pod(pod)
     if affinity is not None and affinity.get("name"):
-        return exact and affinity["name"] == one.metadata.name
+        return exact and affinity["name"] == reservation.metadata.name
     tolerations = (affinity or {}).get("tolerations", ())
-    if one.spec.unschedulable and not tolerated(tolerations, "node.kubernetes.io/unschedulable"):
+    if reservation.spec.unschedulable and not tolerated(tolerations, "node.kubernetes.io/unschedulable"):
         return False
-    if any(not tolerated(tolerations, taint.key) for taint in one.spec.taints):
+    if any(not tolerated(tolerations, taint.key) for taint in reservation.spec.taints):
         return False
     selector = (affinity or {}).get("reservationSelector", {})
-    return exact and all(one.metadata.labels.get(key) == value for key, value in selector.items())
+    return exact and all(reservation.metadata.labels.get(key) == value for key, value in selector.items())
 
 
-def fits_with(objects: Objects, pod: Pod, node: Node, one: Reservation | None, matched: Sequence[Reservation]) -> bool:
+def fits_with(
+    objects: Objects, pod: Pod, node: Node, reservation: Reservation | None, matched: Sequence[Reservation]
+) -> bool:
     """Whether the pod fits on the node with this reservation, or with none."""
     name, cpu = node.metadata.name, cpu_of_pod(pod)
     slots = len(objects.pods_on(name)) + len(objects.on(name)) - len(matched) + 1
     if slots > node.status.allocatable["pods"].value():
         return False
-    left = 0 if one is None else objects.remaining(one)
+    left = 0 if reservation is None else objects.remaining(reservation)
     if cpu > 0 and cpu > node.status.allocatable["cpu"].milli_value() - objects.requested(name) + left:
         return False
-    if one is not None and one.spec.allocate_policy == "Restricted" and cpu > 0:
-        return cpu <= cpu_of(one) - objects.inner(one) - objects.used(one)
+    if reservation is not None and reservation.spec.allocate_policy == "Restricted" and cpu > 0:
+        return cpu <= cpu_of(reservation) - objects.inner(reservation) - objects.used(reservation)
     return True
 
 
-def score(objects: Objects, pod: Pod, one: Reservation) -> int:
-    capacity, wanted = cpu_of(one), cpu_of_pod(pod) + objects.used(one)
+def score(objects: Objects, pod: Pod, reservation: Reservation) -> int:
+    capacity, wanted = cpu_of(reservation), cpu_of_pod(pod) + objects.used(reservation)
     return 100 * wanted // capacity if capacity and wanted <= capacity else 0
 
 
-def order(one: Reservation) -> int:
-    return int(one.metadata.labels.get(PREFIX + "reservation-order", "0"))
+def order(reservation: Reservation) -> int:
+    return int(reservation.metadata.labels.get(PREFIX + "reservation-order", "0"))
 
 
 def taken(objects: Objects, pod: Pod, node: Node) -> tuple[bool, Reservation | None]:
     """(whether the pod fits on the node, the reservation that it takes there)."""
-    matched = [one for one in objects.on(node.metadata.name) if matches(objects, pod, one)]
+    matched = [reservation for reservation in objects.on(node.metadata.name) if matches(objects, pod, reservation)]
     ignores = pod.metadata.labels.get(PREFIX + "reservation-ignored") == "true"
     free = (
         node.status.allocatable["cpu"].milli_value()
@@ -147,11 +151,16 @@ def taken(objects: Objects, pod: Pod, node: Node) -> tuple[bool, Reservation | N
         return False, None
     if ignores:
         return True, None
-    fitting = [one for one in matched if fits_with(objects, pod, node, one, matched)]
+    fitting = [reservation for reservation in matched if fits_with(objects, pod, node, reservation, matched)]
     if fitting:
         best = min(
             fitting,
-            key=lambda one: (order(one) == 0, order(one), -score(objects, pod, one), one.metadata.name),
+            key=lambda reservation: (
+                order(reservation) == 0,
+                order(reservation),
+                -score(objects, pod, reservation),
+                reservation.metadata.name,
+            ),
         )
         return True, best
     if annotation(pod, "reservation-affinity") is not None:
@@ -159,14 +168,16 @@ def taken(objects: Objects, pod: Pod, node: Node) -> tuple[bool, Reservation | N
     return fits_with(objects, pod, node, None, matched), None
 
 
-def reserve_pod_fits(objects: Objects, one: Reservation, node: Node) -> bool:
+def reserve_pod_fits(objects: Objects, reservation: Reservation, node: Node) -> bool:
     name = node.metadata.name
-    default = one.spec.allocate_policy == ""
+    default = reservation.spec.allocate_policy == ""
     if any((other.spec.allocate_policy == "") != default for other in objects.on(name)):
         return False
     slots = len(objects.pods_on(name)) + len(objects.on(name)) + 1
     free = node.status.allocatable["cpu"].milli_value() - objects.requested(name)
-    return slots <= node.status.allocatable["pods"].value() and (cpu_of(one) == 0 or cpu_of(one) <= free)
+    return slots <= node.status.allocatable["pods"].value() and (
+        cpu_of(reservation) == 0 or cpu_of(reservation) <= free
+    )
 
 
 def node_scores(objects: Objects, pod: Pod, nodes: Sequence[Node]) -> list[int]:
@@ -176,8 +187,8 @@ def node_scores(objects: Objects, pod: Pod, nodes: Sequence[Node]) -> list[int]:
     orders = [order(room) for room in rooms if room is not None and order(room)]
     if orders:
         scores = [
-            1000 if one is not None and order(one) == min(orders) else known
-            for one, known in zip(rooms, scores, strict=True)
+            1000 if reservation is not None and order(reservation) == min(orders) else known
+            for reservation, known in zip(rooms, scores, strict=True)
         ]
     highest = max(scores, default=0)
     return [score * 100 // highest for score in scores] if highest else scores

@@ -28,10 +28,10 @@ def fit(pod: Pod, node: Node, world: World, ignored: Sequence[str] = (), groups:
 def _use(pod: Pod, node: Node, world: World, name: str, *, defaults: bool) -> tuple[int, int]:
     """(allocatable, used with the pod); (0, 0) where the resource does not count."""
 
-    def of(one: Pod) -> int:
+    def of(candidate: Pod) -> int:
         if defaults and name in ("cpu", "memory"):
-            return nonzero(one)[("cpu", "memory").index(name)]
-        return requests(one).get(name, 0)
+            return nonzero(candidate)[("cpu", "memory").index(name)]
+        return requests(candidate).get(name, 0)
 
     if of(pod) == 0 and name not in ("cpu", "memory", "ephemeral-storage"):
         return 0, 0

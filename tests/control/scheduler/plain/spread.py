@@ -22,60 +22,60 @@ MISMATCH = "node(s) didn't match pod topology spread constraints"
 
 
 def constraints(pod: Pod, world: World, action: str, defaults: Sequence[Constraint]) -> list[Constraint]:
-    found = list(pod.spec.topology_spread_constraints)
-    if not found:
+    listed = list(pod.spec.topology_spread_constraints)
+    if not listed:
         selector = world.default_selectors.get(pod.metadata.name)
         if selector is None or selector.is_empty():
             return []
-        found = [msgspec.structs.replace(default, label_selector=selector) for default in defaults]
-    return [_with_keys(one, pod) for one in found if one.when_unsatisfiable == action]
+        listed = [msgspec.structs.replace(default, label_selector=selector) for default in defaults]
+    return [_with_keys(constraint, pod) for constraint in listed if constraint.when_unsatisfiable == action]
 
 
-def _with_keys(one: Constraint, pod: Pod) -> Constraint:
+def _with_keys(constraint: Constraint, pod: Pod) -> Constraint:
     labels = pod.metadata.labels
-    keys = [key for key in one.match_label_keys if key in labels]
-    if not keys or one.label_selector is None:
-        return one
+    keys = [key for key in constraint.match_label_keys if key in labels]
+    if not keys or constraint.label_selector is None:
+        return constraint
     more = [LabelSelectorRequirement(key=key, operator="In", values=[labels[key]]) for key in keys]
     selector = LabelSelector(
-        match_labels=one.label_selector.match_labels,
-        match_expressions=[*one.label_selector.match_expressions, *more],
+        match_labels=constraint.label_selector.match_labels,
+        match_expressions=[*constraint.label_selector.match_expressions, *more],
     )
-    return msgspec.structs.replace(one, label_selector=selector)
+    return msgspec.structs.replace(constraint, label_selector=selector)
 
 
-def _count(node: Node, one: Constraint, pod: Pod, world: World) -> int:
-    if one.label_selector is not None and one.label_selector.is_empty():
+def _count(node: Node, constraint: Constraint, pod: Pod, world: World) -> int:
+    if constraint.label_selector is not None and constraint.label_selector.is_empty():
         return 0
     return sum(
         other.metadata.namespace == pod.metadata.namespace
         and other.metadata.deletion_timestamp is None
-        and selects(one.label_selector, other.metadata.labels)
+        and selects(constraint.label_selector, other.metadata.labels)
         for other in world.on(node)
     )
 
 
-def _included(one: Constraint, pod: Pod, node: Node, world: World) -> bool:
-    if one.node_affinity_policy in (None, "Honor") and not matches_required(pod, node):
+def _included(constraint: Constraint, pod: Pod, node: Node, world: World) -> bool:
+    if constraint.node_affinity_policy in (None, "Honor") and not matches_required(pod, node):
         return False
-    return one.node_taints_policy != "Honor" or taint_toleration(pod, node, world) is None
+    return constraint.node_taints_policy != "Honor" or taint_toleration(pod, node, world) is None
 
 
 def spread(pod: Pod, node: Node, world: World, defaults: Sequence[Constraint] = SYSTEM) -> Verdict:
     hard = constraints(pod, world, "DoNotSchedule", defaults)
     complete = [n for n in world.nodes if all(c.topology_key in n.metadata.labels for c in hard)]
-    for one in hard:
-        key = one.topology_key
+    for constraint in hard:
+        key = constraint.topology_key
         if key not in node.metadata.labels:
             return U, (f"{MISMATCH} (missing required label)",)
         domains: dict[str, int] = {}
         for other in complete:
-            if _included(one, pod, other, world):
+            if _included(constraint, pod, other, world):
                 value = other.metadata.labels[key]
-                domains[value] = domains.get(value, 0) + _count(other, one, pod, world)
-        least = min(domains.values()) if len(domains) >= (one.min_domains or 1) else 0
-        own = int(selects(one.label_selector, pod.metadata.labels))
-        if domains.get(node.metadata.labels[key], 0) + own - least > one.max_skew:
+                domains[value] = domains.get(value, 0) + _count(other, constraint, pod, world)
+        least = min(domains.values()) if len(domains) >= (constraint.min_domains or 1) else 0
+        own = int(selects(constraint.label_selector, pod.metadata.labels))
+        if domains.get(node.metadata.labels[key], 0) + own - least > constraint.max_skew:
             return S, (MISMATCH,)
     return None
 
@@ -90,28 +90,28 @@ def spread_scores(
     strict = bool(pod.spec.topology_spread_constraints) or not system
 
     def complete(node: Node) -> bool:
-        return not strict or all(one.topology_key in node.metadata.labels for one in soft)
+        return not strict or all(constraint.topology_key in node.metadata.labels for constraint in soft)
 
     judged = [node for node in feasible if complete(node)]
     raw: dict[str, int] = {}
     for node in judged:
         total = 0.0
-        for one in soft:
-            key = one.topology_key
+        for constraint in soft:
+            key = constraint.topology_key
             if key not in node.metadata.labels:
                 continue
             if key == HOSTNAME:
-                size, found = len(judged), _count(node, one, pod, world)
+                size, count = len(judged), _count(node, constraint, pod, world)
             else:
                 size = len({n.metadata.labels.get(key, "") for n in judged})
-                found = sum(
-                    _count(n, one, pod, world)
+                count = sum(
+                    _count(n, constraint, pod, world)
                     for n in world.nodes
                     if n.metadata.labels.get(key) == node.metadata.labels[key]
                     and complete(n)
-                    and _included(one, pod, n, world)
+                    and _included(constraint, pod, n, world)
                 )
-            total += found * math.log(size + 2) + (one.max_skew - 1)
+            total += count * math.log(size + 2) + (constraint.max_skew - 1)
         raw[node.metadata.name] = math.floor(total + 0.5)
     result = {node.metadata.name: 0 for node in feasible}
     if raw:

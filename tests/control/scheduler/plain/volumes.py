@@ -22,9 +22,9 @@ GONE = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s
 
 
 def _named(objects: Sequence[Any], name: str) -> Any:
-    for one in objects:
-        if one.metadata.name == name:
-            return one
+    for obj in objects:
+        if obj.metadata.name == name:
+            return obj
     return None
 
 
@@ -57,8 +57,8 @@ def _class_name(claim: PersistentVolumeClaim) -> str:
 
 
 def _class(storage: Storage, claim: PersistentVolumeClaim) -> StorageClass | None:
-    found: StorageClass | None = _named(storage.classes, _class_name(claim))
-    return found
+    storage_class: StorageClass | None = _named(storage.classes, _class_name(claim))
+    return storage_class
 
 
 def _size(claim: PersistentVolumeClaim) -> int:
@@ -106,8 +106,11 @@ def _one_disk(a: Volume, b: Volume) -> bool:
     if a.iscsi and b.iscsi:
         return a.iscsi.iqn == b.iscsi.iqn and not (a.iscsi.read_only and b.iscsi.read_only)
     if a.rbd and b.rbd:
-        one = bool(set(a.rbd.monitors) & set(b.rbd.monitors)) and (a.rbd.pool, a.rbd.image) == (b.rbd.pool, b.rbd.image)
-        return one and not (a.rbd.read_only and b.rbd.read_only)
+        same_image = bool(set(a.rbd.monitors) & set(b.rbd.monitors)) and (a.rbd.pool, a.rbd.image) == (
+            b.rbd.pool,
+            b.rbd.image,
+        )
+        return same_image and not (a.rbd.read_only and b.rbd.read_only)
     return False
 
 
@@ -140,9 +143,9 @@ def _attached(pod: Pod, world: World) -> Iterator[tuple[str, str]]:
             continue
         volume = _named(world.storage.volumes, claim.spec.volume_name) if claim.spec.volume_name else None
         if volume is None:
-            found = _class(world.storage, claim)
-            if found is not None and found.provisioner:
-                yield f"to be made: {pod.metadata.namespace} {name}", found.provisioner
+            storage_class = _class(world.storage, claim)
+            if storage_class is not None and storage_class.provisioner:
+                yield f"to be made: {pod.metadata.namespace} {name}", storage_class.provisioner
         elif volume.spec.csi is not None and volume.spec.csi.volume_handle:
             yield f"{volume.spec.csi.driver} {volume.spec.csi.volume_handle}", volume.spec.csi.driver
 
@@ -170,8 +173,8 @@ def binding_first(pod: Pod, world: World) -> Verdict:
                 return U, (f"PVC {whole} was not created for pod {pod.metadata.key} (pod is not owner)",)
         claims.append(claim)
     for claim in claims:
-        found = _class(world.storage, claim)
-        late = found is not None and found.volume_binding_mode == "WaitForFirstConsumer"
+        storage_class = _class(world.storage, claim)
+        late = storage_class is not None and storage_class.volume_binding_mode == "WaitForFirstConsumer"
         if not _bound(claim) and (not late or claim.spec.volume_name):
             return U, ("pod has unbound immediate PersistentVolumeClaims",)
     return None
@@ -185,8 +188,8 @@ def binding(pod: Pod, node: Node, world: World) -> Verdict:
     claims = [claim for name, _ in _uses(pod) if (claim := _claim(world, pod, name)) is not None]
     reasons = [_of_bound([claim for claim in claims if _bound(claim)], node, world.storage)]
     reasons.append(placed(pod, node, world)[0])
-    told = [reason for reason in (CONFLICT, UNMATCHED, FULL, GONE) if reason in reasons]
-    return (U, tuple(told)) if told else None
+    listed = [reason for reason in (CONFLICT, UNMATCHED, FULL, GONE) if reason in reasons]
+    return (U, tuple(listed)) if listed else None
 
 
 def _of_bound(claims: list[PersistentVolumeClaim], node: Node, storage: Storage) -> str:
@@ -251,6 +254,8 @@ def _volume_for(
             continue
         if (volume.spec.volume_mode or "Filesystem") != (claim.spec.volume_mode or "Filesystem"):
             continue
+        if (volume.spec.volume_attributes_class_name or "") != (claim.spec.volume_attributes_class_name or ""):
+            continue
         of = volume.metadata.annotations.get(CLASS_OF_OLD, volume.spec.storage_class_name)
         if of != _class_name(claim):
             continue
@@ -286,24 +291,24 @@ def _order(volume: PersistentVolume) -> tuple[int, str]:
 
 
 def _why_not_made(claim: PersistentVolumeClaim, node: Node, storage: Storage) -> str:
-    found = _class(storage, claim)
-    if found is None or found.provisioner in ("", "kubernetes.io/no-provisioner"):
+    storage_class = _class(storage, claim)
+    if storage_class is None or storage_class.provisioner in ("", "kubernetes.io/no-provisioner"):
         return UNMATCHED
-    allowed = not found.allowed_topologies
-    for term in found.allowed_topologies:
+    allowed = not storage_class.allowed_topologies
+    for term in storage_class.allowed_topologies:
         pairs = [(expression.key, expression.values) for expression in term.match_label_expressions]
         if pairs and all(node.metadata.labels.get(key) in values for key, values in pairs):
             allowed = True
     if not allowed:
         return UNMATCHED
-    driver = _named(storage.drivers, found.provisioner)
+    driver = _named(storage.drivers, storage_class.provisioner)
     if driver is None or not driver.spec.storage_capacity or "storage" not in claim.spec.resources.requests:
         return ""
-    for one in storage.capacities:
-        most = one.maximum_volume_size if one.maximum_volume_size is not None else one.capacity
-        if one.storage_class_name != found.metadata.name or one.node_topology is None or most is None:
+    for capacity in storage.capacities:
+        most = capacity.maximum_volume_size if capacity.maximum_volume_size is not None else capacity.capacity
+        if capacity.storage_class_name != storage_class.metadata.name or capacity.node_topology is None or most is None:
             continue
-        if most.value() >= _size(claim) and one.node_topology.matches(node.metadata.labels):
+        if most.value() >= _size(claim) and capacity.node_topology.matches(node.metadata.labels):
             return ""
     return FULL
 
@@ -329,12 +334,12 @@ def zone_first(pod: Pod, world: World) -> Verdict:
         kind = _class_name(claim)
         if not kind:
             return U, ("PersistentVolumeClaim had no pv name and storageClass name",)
-        found = _class(world.storage, claim)
-        if found is None:
+        storage_class = _class(world.storage, claim)
+        if storage_class is None:
             return U, (f'storageclass.storage.k8s.io "{kind}" not found',)
-        if found.volume_binding_mode is None:
+        if storage_class.volume_binding_mode is None:
             return U, (f'VolumeBindingMode not set for StorageClass "{kind}"',)
-        if found.volume_binding_mode != "WaitForFirstConsumer":
+        if storage_class.volume_binding_mode != "WaitForFirstConsumer":
             return U, ("PersistentVolume had no name",)
     return None
 

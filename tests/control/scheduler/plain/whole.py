@@ -89,18 +89,18 @@ class PlainCycle:
     def refusal(self, pod: Pod, node: Node, world: World) -> Refusal | None:
         """Who refuses the pod on the node first, and why."""
         name = node.metadata.name
-        found = self.at_once(pod, world)
-        if found is not None:
-            return found
+        reason = self.at_once(pod, world)
+        if reason is not None:
+            return reason
         if self.extra is not None:
             only = hints.only(pod, [node.metadata.name for node in world.nodes])
             if only is not None and name not in only:
                 return HINTED_ELSEWHERE
-        nominated = [one for one in world.nominated if one.spec.node_name == name]
-        ahead = [one for one in nominated if (one.spec.priority or 0) >= (pod.spec.priority or 0)]
+        nominated = [nominee for nominee in world.nominated if nominee.spec.node_name == name]
+        ahead = [nominee for nominee in nominated if (nominee.spec.priority or 0) >= (pod.spec.priority or 0)]
         if ahead:  # it must fit beside them, and without them
-            found = self._filtered(pod, node, replace(world, pods=[*world.pods, *ahead]))
-        return found or self._filtered(pod, node, world)
+            reason = self._filtered(pod, node, replace(world, pods=[*world.pods, *ahead]))
+        return reason or self._filtered(pod, node, world)
 
     def _filtered(self, pod: Pod, node: Node, world: World) -> Refusal | None:
         for plugin, check in FILTERS.items():
@@ -128,7 +128,7 @@ class PlainCycle:
             return {node.metadata.name: score(pod, node, world, *args) for node in left}
 
         balanced = {node.metadata.name: resources.balanced_score(pod, node, world) for node in left}
-        found: dict[str, Mapping[str, int] | None] = {
+        scores_of: dict[str, Mapping[str, int] | None] = {
             "TaintToleration": scaled(each(nodechecks.taint_score), reverse=True),
             "NodeAffinity": scaled(each(nodechecks.affinity_score)),
             "NodeResourcesFit": each(resources.fit_score),
@@ -139,22 +139,22 @@ class PlainCycle:
         }
         extra = self.extra
         if extra is not None:
-            found["LoadAwareScheduling"] = {
+            scores_of["LoadAwareScheduling"] = {
                 node.metadata.name: loadaware.score(pod, _loaded(node, world), extra.load, world.now) for node in left
             }
-            found["NodeResourcesFitPlus"] = each(fit_plus_score, extra.fit_plus)
-            found["ScarceResourceAvoidance"] = each(scarce_score, extra.scarce)
-            found["InterferenceAware"] = each(interference_score, extra.interference)
-        return {plugin: dict(by_node) for plugin, by_node in found.items() if by_node}
+            scores_of["NodeResourcesFitPlus"] = each(fit_plus_score, extra.fit_plus)
+            scores_of["ScarceResourceAvoidance"] = each(scarce_score, extra.scarce)
+            scores_of["InterferenceAware"] = each(interference_score, extra.interference)
+        return {plugin: dict(by_node) for plugin, by_node in scores_of.items() if by_node}
 
     def totals(self, pod: Pod, world: World) -> dict[str, int]:
         """Node that the pod may go to -> weighted sum of its scores."""
-        found = {name: 0 for name, verdict in self.feasible(pod, world).items() if verdict is None}
+        sums = {name: 0 for name, verdict in self.feasible(pod, world).items() if verdict is None}
         weights = WEIGHTS | KOORDINATOR_WEIGHTS
         for plugin, by_node in self.scores(pod, world).items():
             for name, score in by_node.items():
-                found[name] += weights[plugin] * score
-        return found
+                sums[name] += weights[plugin] * score
+        return sums
 
     def preferred(self, pod: Pod, world: World) -> str | None:
         """The node that a hint has taken without looking further."""
@@ -166,6 +166,6 @@ class PlainCycle:
 
 def _loaded(node: Node, world: World) -> loadaware.PlainNode:
     """Nominated pods are no load yet."""
-    given = [one for one in world.on(node) if one.metadata.uid in world.since]
-    pods = {one.metadata.uid: loadaware.PlainPod(one, world.since[one.metadata.uid]) for one in given}
+    reported = [placed for placed in world.on(node) if placed.metadata.uid in world.since]
+    pods = {placed.metadata.uid: loadaware.PlainPod(placed, world.since[placed.metadata.uid]) for placed in reported}
     return loadaware.PlainNode(node, world.metrics.get(node.metadata.name), pods)

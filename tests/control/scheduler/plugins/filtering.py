@@ -14,7 +14,7 @@ from tests.control.scheduler.build import Cluster
 Said = tuple[str, tuple[str, ...]] | None
 
 
-def said(status: PluginStatus) -> Said:
+def text_of(status: PluginStatus) -> Said:
     return None if status.ok or status.skipped else (status.code_name, status.reasons)
 
 
@@ -28,7 +28,7 @@ def filtered(plugin: Plugin, cluster: Cluster, pod: Pod | PodInfo) -> dict[str, 
     if before.status.skipped:
         return {table.names[row]: None for row in rows}
     if not before.status.ok:
-        return {table.names[row]: said(before.status) for row in rows}
+        return {table.names[row]: text_of(before.status) for row in rows}
     whole = plugin.filter(state, info, table.all)
     assert whole.dtype == np.int16
     assert len(whole) == table.size
@@ -40,7 +40,7 @@ def filtered(plugin: Plugin, cluster: Cluster, pod: Pod | PodInfo) -> dict[str, 
     assert every.tolist() == whole[rows].tolist()
     many = rows * (MAX_SCALAR_ROWS // max(len(rows), 1) + 1)
     assert plugin.filter(state, info, np.array(many, np.intp)).tolist() == whole[many].tolist()
-    return {table.names[row]: said(plugin.reasons.status(whole[row])) for row in rows}
+    return {table.names[row]: text_of(plugin.reasons.status(whole[row])) for row in rows}
 
 
 def scored(plugin: Plugin, cluster: Cluster, pod: Pod | PodInfo, *names: str) -> dict[str, int] | None:

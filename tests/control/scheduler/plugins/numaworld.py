@@ -32,7 +32,7 @@ POINTS = {
     "preBind": ("NodeNUMAResource",),
     "postFilter": ("DefaultPreemption",),
 }
-REGISTRY = {one.name: one for one in (NodeNUMAResource, NodeResourcesFit, DefaultPreemption)}
+REGISTRY = {plugin.name: plugin for plugin in (NodeNUMAResource, NodeResourcesFit, DefaultPreemption)}
 KIB = 1 << 10
 
 
@@ -118,14 +118,14 @@ class NumaWorld:
     def start(self) -> None:
         """A new process: all that it knows comes from the API server."""
         self.objects = HeldObjects()
-        self.cluster = Cluster(*(one for one, _ in self.nodes))
+        self.cluster = Cluster(*(member for member, _ in self.nodes))
         self.cluster.use(objects=self.objects, evictor=self)
         self.cycle: Cycle = cycle_of(self.cluster, POINTS, REGISTRY, args={"NodeNUMAResource": self.args})
         plugin = self.cycle.framework.plugins["NodeNUMAResource"]
         assert isinstance(plugin, NodeNUMAResource)
         self.plugin = plugin
-        for one in self.pods.values():
-            self.cycle.cache.set_pod(one)
+        for stored in self.pods.values():
+            self.cycle.cache.set_pod(stored)
         for _, reported in self.nodes:
             if reported is not None:
                 self.report(reported)
@@ -144,8 +144,8 @@ class NumaWorld:
     def report(self, reported: NodeResourceTopology) -> None:
         self.objects.informer(NodeResourceTopology).put(reported)
 
-    def place(self, one: Pod) -> Placement:
-        return self.cycle.place(self.cluster.info(one))
+    def place(self, pod: Pod) -> Placement:
+        return self.cycle.place(self.cluster.info(pod))
 
     def prepared(self, placement: Placement) -> Pod:
         """The pod as PreBind leaves it, without a node."""
@@ -169,17 +169,17 @@ class NumaWorld:
         del self.pods[uid]
         self.cycle.cache.remove_pod(uid)
 
-    def run(self, one: Pod) -> dict[str, Any]:
+    def run(self, pod: Pod) -> dict[str, Any]:
         """Schedule and bind a pod: its resource-status."""
-        bound = self.bind(self.place(one))
+        bound = self.bind(self.place(pod))
         return status_of(bound)
 
     def page(self, name: str) -> dict[str, Any]:
         return self.plugin.node_page(name)
 
 
-def status_of(one: Pod) -> dict[str, Any]:
-    text = one.metadata.annotations.get(names.ANNOTATION_RESOURCE_STATUS)
+def status_of(pod: Pod) -> dict[str, Any]:
+    text = pod.metadata.annotations.get(names.ANNOTATION_RESOURCE_STATUS)
     return {} if text is None else json.loads(text)
 
 

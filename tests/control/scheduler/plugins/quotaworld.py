@@ -22,7 +22,7 @@ from tests.control.scheduler.build import Cluster, node
 from tests.control.scheduler.toys import cycle_of
 
 POINTS = {"preFilter": ("ElasticQuota",), "filter": ("NodeResourcesFit",), "postFilter": ("ElasticQuota",)}
-REGISTRY = {one.name: one for one in (DefaultPreemption, ElasticQuotaPlugin, NodeResourcesFit)}
+REGISTRY = {plugin.name: plugin for plugin in (DefaultPreemption, ElasticQuotaPlugin, NodeResourcesFit)}
 
 
 def quota_object(
@@ -63,20 +63,20 @@ class HeldInformer:
     def get(self, key: str) -> Any:
         return self.objects.get(key)
 
-    def put(self, one: Any) -> None:
-        key = one.metadata.key
+    def put(self, stored: Any) -> None:
+        key = stored.metadata.key
         old = self.objects.get(key)
-        self.objects[key] = one
+        self.objects[key] = stored
         for add, update, _ in self.handlers:
             if old is None:
-                add(one)
+                add(stored)
             else:
-                update(old, one)
+                update(old, stored)
 
-    def remove(self, one: Any) -> None:
-        del self.objects[one.metadata.key]
+    def remove(self, stored: Any) -> None:
+        del self.objects[stored.metadata.key]
         for handlers in self.handlers:
-            handlers[2](one)
+            handlers[2](stored)
 
 
 class HeldObjects:
@@ -115,19 +115,19 @@ class QuotaWorld:
     def put(self, quota: ElasticQuota) -> None:
         self.objects.informer(ElasticQuota).put(quota)
 
-    def add(self, one: Pod) -> PodInfo:
+    def add(self, pod: Pod) -> PodInfo:
         """A pod as the API server has it; counted if it has a node."""
-        if one.spec.node_name:
-            info = self.cycle.cache.set_pod(one)
+        if pod.spec.node_name:
+            info = self.cycle.cache.set_pod(pod)
             assert info is not None
         else:
-            info = self.cluster.info(one)
-        self.objects.informer(Pod).put(one)
+            info = self.cluster.info(pod)
+        self.objects.informer(Pod).put(pod)
         return info
 
-    def delete(self, one: Pod) -> None:
-        self.cycle.cache.remove_pod(one.metadata.uid)
-        self.objects.informer(Pod).remove(one)
+    def delete(self, pod: Pod) -> None:
+        self.cycle.cache.remove_pod(pod.metadata.uid)
+        self.objects.informer(Pod).remove(pod)
 
     def figure(self, name: str, field: str) -> dict[str, str]:
         figures = self.plugin.book.forest.get(name)

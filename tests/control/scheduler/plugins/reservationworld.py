@@ -35,8 +35,8 @@ from tests.control.scheduler.plugins.quotaworld import HeldInformer
 from tests.control.scheduler.toys import cycle_over, framework_of, queue_of
 
 PLUGINS: Mapping[str, type[Plugin]] = {
-    one.name: one
-    for one in (DefaultPreemption, InterPodAffinity, NodePorts, NodeResourcesFit, PrioritySort, ReservationPlugin)
+    plugin.name: plugin
+    for plugin in (DefaultPreemption, InterPodAffinity, NodePorts, NodeResourcesFit, PrioritySort, ReservationPlugin)
 }
 POINTS: Mapping[str, Sequence[str]] = {
     "queueSort": ("PrioritySort",),
@@ -106,65 +106,74 @@ class ReservationWorld:
         self.cycle.cache = self.cache
         handlers.route(self.queue, {"koord-scheduler": framework}, lambda uid: None)
         for kind in order:
-            for one in self.stored[kind].values():
-                objects.informer(kind).put(one)
+            for stored in self.stored[kind].values():
+                objects.informer(kind).put(stored)
 
     # The API server
 
     def put(self, *objects: Any) -> None:
-        for one in objects:
-            kind = next(kind for kind in (Pod, Reservation, Node) if isinstance(one, kind))
-            self.stored[kind][one.metadata.key] = one
-            self.objects.informer(kind).put(one)
+        for added in objects:
+            kind = next(kind for kind in (Pod, Reservation, Node) if isinstance(added, kind))
+            self.stored[kind][added.metadata.key] = added
+            self.objects.informer(kind).put(added)
 
-    def delete(self, one: Any) -> None:
-        kind = next(kind for kind in (Pod, Reservation, Node) if isinstance(one, kind))
-        known = self.stored[kind].pop(one.metadata.key)
+    def delete(self, removed: Any) -> None:
+        kind = next(kind for kind in (Pod, Reservation, Node) if isinstance(removed, kind))
+        known = self.stored[kind].pop(removed.metadata.key)
         self.objects.informer(kind).remove(known)
 
     def reservation(self, name: str) -> Reservation:
-        found: Reservation = self.stored[Reservation][name]
-        return found
+        stored: Reservation = self.stored[Reservation][name]
+        return stored
 
     def pod(self, name: str) -> Pod:
-        found: Pod = self.stored[Pod][f"default/{name}"]
-        return found
+        stored: Pod = self.stored[Pod][f"default/{name}"]
+        return stored
 
     # Scheduling
 
-    def place(self, one: Pod | Reservation) -> Placement:
+    def place(self, subject: Pod | Reservation) -> Placement:
         """One cycle for a stored, pending object. Raises FitError, CycleFailed."""
-        info = self.waiting(one)
+        info = self.waiting(subject)
         assert info is not None, "it is not in the queue"
         return self.cycle.place(info)
 
-    def waiting(self, one: Pod | Reservation) -> PodInfo | None:
-        record = self.queue.record(one.metadata.uid)
+    def waiting(self, subject: Pod | Reservation) -> PodInfo | None:
+        record = self.queue.record(subject.metadata.uid)
         return None if record is None else record.pod
 
     def confirm(self, placement: Placement) -> None:
         """What PreBind and Bind send to the API server, and the event that follows."""
         info = placement.pod
         live = self.plugin.subject.object(info) if info.subject == "Reservation" else None
+        changed = self.prepared(placement)
         if live is not None:
-            self.put(available(live, placement.node))
+            self.put(available(self.patched(live, changed), placement.node))
             return
-        meta = msgspec.structs.replace(info.pod.metadata, annotations=dict(info.pod.metadata.annotations))
-        changed = msgspec.structs.replace(info.pod, metadata=meta)
         status = asyncio.run(self.plugin.pre_bind(placement.state, info, placement.row, changed))
         if not status.ok:
             self.cycle.release(placement)
             raise CycleFailed(status)
         self.put(msgspec.structs.replace(changed, spec=msgspec.structs.replace(changed.spec, node_name=placement.node)))
 
-    def schedule(self, one: Pod | Reservation) -> str:
-        """Store it, run its cycle and bind it: the node, or why there is none."""
-        self.put(one)
-        return self.retry(one)
+    def prepared(self, placement: Placement) -> Pod:
+        """The pod as the other plugins' PreBind leaves it."""
+        meta = placement.pod.pod.metadata
+        copied = msgspec.structs.replace(meta, annotations=dict(meta.annotations))
+        return msgspec.structs.replace(placement.pod.pod, metadata=copied)
 
-    def retry(self, one: Pod | Reservation) -> str:
+    def patched(self, live: Reservation, prepared: Pod) -> Reservation:
+        """The Reservation after the patch of PreBind."""
+        return live
+
+    def schedule(self, subject: Pod | Reservation) -> str:
+        """Store it, run its cycle and bind it: the node, or why there is none."""
+        self.put(subject)
+        return self.retry(subject)
+
+    def retry(self, subject: Pod | Reservation) -> str:
         try:
-            placement = self.place(one)
+            placement = self.place(subject)
             self.confirm(placement)
         except FitError as failure:
             return failure.text()
@@ -191,9 +200,9 @@ class ReservationWorld:
         return items
 
 
-def available(one: Reservation, node_name: str, **status: Any) -> Reservation:
+def available(room: Reservation, node_name: str, **status: Any) -> Reservation:
     """The Reservation after its binding, as `ReservationSubject.bind` writes it."""
     bound = msgspec.structs.replace(
-        one.status, phase=AVAILABLE, node_name=node_name, allocatable=to_list(template_requests(one)), **status
+        room.status, phase=AVAILABLE, node_name=node_name, allocatable=to_list(template_requests(room)), **status
     )
-    return msgspec.structs.replace(one, status=bound)
+    return msgspec.structs.replace(room, status=bound)

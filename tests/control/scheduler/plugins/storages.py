@@ -27,17 +27,17 @@ class StorageObjects:
         self.storage = storage
 
     def informer(self, kind: type[Any]) -> Any:
-        def found() -> list[Any]:
+        def of_kind() -> list[Any]:
             storage = self.storage
             everything = (
                 *storage.claims, *storage.volumes, *storage.classes, *storage.nodes, *storage.drivers,
                 *storage.capacities,
             )  # fmt: skip
-            return [one for one in everything if isinstance(one, kind)]
+            return [stored for stored in everything if isinstance(stored, kind)]
 
         return SimpleNamespace(
-            list=found,
-            get=lambda key: next((one for one in found() if one.metadata.key == key), None),
+            list=of_kind,
+            get=lambda key: next((stored for stored in of_kind() if stored.metadata.key == key), None),
             add_handler=lambda *_, **__: None,
         )
 
@@ -138,16 +138,16 @@ def storages(draw: st.DrawFn, nodes: int) -> Storage:
     limited: list[dict[str, Any]] = []
     for number in range(nodes):
         limit = draw(st.none() | st.integers(0, 3))
-        said = [] if limit is None else [{"name": "disk.csi", "nodeID": "n", "allocatable": {"count": limit}}]
-        limited.append({"metadata": {"name": f"n{number}"}, "spec": {"drivers": said}})
+        drivers = [] if limit is None else [{"name": "disk.csi", "nodeID": "n", "allocatable": {"count": limit}}]
+        limited.append({"metadata": {"name": f"n{number}"}, "spec": {"drivers": drivers}})
     capacities: list[dict[str, Any]] = []
     for number in range(draw(st.integers(0, 3))):
-        one = {"metadata": {"name": f"cap{number}"}, "storageClassName": "late-made", "capacity": draw(SIZES)}
+        capacity = {"metadata": {"name": f"cap{number}"}, "storageClassName": "late-made", "capacity": draw(SIZES)}
         if draw(st.integers(0, 5)):
-            one["nodeTopology"] = {"matchLabels": {ZONE: draw(st.sampled_from(("z1", "z2")))}}
+            capacity["nodeTopology"] = {"matchLabels": {ZONE: draw(st.sampled_from(("z1", "z2")))}}
         if draw(st.integers(0, 3)) == 0:
-            one["maximumVolumeSize"] = draw(st.sampled_from(("0", "1Gi", "4Gi")))
-        capacities.append(one)
+            capacity["maximumVolumeSize"] = draw(st.sampled_from(("0", "1Gi", "4Gi")))
+        capacities.append(capacity)
     driver = {"metadata": {"name": "disk.csi"}, "spec": {"storageCapacity": draw(st.booleans())}}
     return Storage(
         claims=[draw(claims(f"c{number}")) for number in range(4)],
@@ -162,7 +162,7 @@ def storages(draw: st.DrawFn, nodes: int) -> Storage:
 @st.composite
 def pod_volumes(draw: st.DrawFn, *, made: bool = True) -> list[dict[str, Any]]:
     """Volumes of a pod: claims, claims made for it (`made`), and disks named directly."""
-    found: list[dict[str, Any]] = []
+    volumes: list[dict[str, Any]] = []
     for number in range(draw(st.integers(0, 3))):
         name, reads = f"v{number}", draw(st.booleans())
         source: dict[str, Any]
@@ -182,5 +182,5 @@ def pod_volumes(draw: st.DrawFn, *, made: bool = True) -> list[dict[str, Any]]:
                 source = {"persistentVolumeClaim": {"claimName": f"c{draw(st.integers(0, 4))}"}}
             case _:
                 source = {"persistentVolumeClaim": {"claimName": f"c{draw(st.integers(0, 3))}"}}
-        found.append({"name": name, **source})
-    return found
+        volumes.append({"name": name, **source})
+    return volumes

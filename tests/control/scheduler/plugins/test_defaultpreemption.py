@@ -1,4 +1,4 @@
-"""DefaultPreemption: who may, who has to go, and which node it hurts least (spec 05 §3.6)."""
+"""DefaultPreemption: which pods may preempt, which pods are victims, and which node is cheapest (spec 05 §3.6)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from koordlet.api.core.workloads import PodDisruptionBudget
 from koordlet.api.encoding import wire
 from koordlet.api.meta import LabelSelector
 from tests.control.scheduler.build import Cluster, node, pod
-from tests.control.scheduler.toys import TOYS, cycle_of
+from tests.control.scheduler.toys import TOYS, cycle_of, queue_with
 
 POINTS = {"preEnqueue": ("DefaultPreemption",), "filter": ("Cordon", "Fits"), "postFilter": ("DefaultPreemption",)}
 REGISTRY = {**TOYS, "DefaultPreemption": DefaultPreemption}
@@ -67,9 +67,9 @@ def started(second: int) -> dict[str, Any]:
     return {"startTime": f"2026-01-01T00:00:{second:02}Z"}
 
 
-def fail(cycle: Cycle, one: PodInfo, extenders: ExtenderResult | None = None) -> FitError:
+def fail(cycle: Cycle, pod: PodInfo, extenders: ExtenderResult | None = None) -> FitError:
     with pytest.raises(FitError) as failure:
-        cycle.place(one, extenders)
+        cycle.place(pod, extenders)
     return failure.value
 
 
@@ -82,8 +82,8 @@ def test_the_fewest_and_least_important_pods_are_victims() -> None:
         pod("equal", cpu="1", priority=100, on="a"),
     )
     cycle, evictions = preempting(cluster)
-    one = cluster.info(pod("new", cpu="1", priority=100))
-    failure = fail(cycle, one)
+    info = cluster.info(pod("new", cpu="1", priority=100))
+    failure = fail(cycle, info)
     assert failure.nominated == "a"
     assert evictions.victims == ["young"]
     assert cluster.table.requested[0, 0] == 4000  # the trial was taken back
@@ -128,8 +128,12 @@ def test_waits_for_victims_that_are_terminating_on_the_nominated_node() -> None:
     dying = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
     cluster.put(pod("low", cpu="1", priority=0, on="a", metadata=dying, status={"conditions": [condition]}))
     cycle, evictions = preempting(cluster)
-    one = cluster.info(pod("new", cpu="1", priority=9, status={"nominatedNodeName": "a"}))
-    assert "not eligible due to a terminating pod on the nominated node." in fail(cycle, one).text()
+    info = cluster.info(pod("new", cpu="1", priority=9, status={"nominatedNodeName": "a"}))
+    failure = fail(cycle, info)
+    assert "not eligible due to a terminating pod on the nominated node." in failure.text()
+    advice = "Suggestion: {type: WaitingVictimReleased, message: wait until the removed pods on node a are gone}"
+    assert failure.text().endswith(advice)
+    assert failure.post_filter[-1] == advice
     assert evictions.victims == []
 
 
@@ -149,35 +153,30 @@ def test_stays_out_of_the_queue_while_victims_are_being_deleted() -> None:
     cluster.put(pod("low", cpu="1", priority=0, on="a"))
     cycle, _ = preempting(cluster)
     plugin = cycle.framework.plugins["DefaultPreemption"]
-    one = cluster.info(pod("new", cpu="1", priority=9))
-    assert plugin.pre_enqueue(one).ok
-    fail(cycle, one)
-    assert plugin.pre_enqueue(one).rejected
+    info = cluster.info(pod("new", cpu="1", priority=9))
+    assert plugin.pre_enqueue(info).ok
+    fail(cycle, info)
+    assert plugin.pre_enqueue(info).rejected
 
 
 def test_lesser_pods_lose_their_nomination_to_the_node() -> None:
     cluster = Cluster(node("a", cpu="1"))
     cluster.put(pod("low", cpu="1", priority=0, on="a"))
-    queue = SimpleNamespace(nominated={})
     lesser, greater = cluster.info(pod("lesser", priority=1)), cluster.info(pod("greater", cpu="0", priority=10))
 
-    def nominate(one: PodInfo, name: str) -> None:
-        queue.nominated[one.name] = name
-
-    queue.nominate, queue.nominated_on, queue.nominated_nodes = nominate, lambda _: [lesser, greater], lambda: ["a"]
-    cluster.use(queue=queue)
+    cluster.use(queue=queue_with("a", lesser, greater))
     cycle, evictions = preempting(cluster)
     fail(cycle, cluster.info(pod("new", cpu="1", priority=9)))
-    assert queue.nominated == {"lesser": ""}
+    assert (lesser.nominated, greater.nominated) == ("", "a")
     assert evictions.cleared == ["lesser"]
 
 
 def test_each_removal_uses_up_what_a_budget_allows() -> None:
     cluster = Cluster(node("a"))
     pods = [cluster.info(pod(f"p{i}", labels={"app": "x"})) for i in range(4)]
-    breaking, others = split_by_budget(pods, [budget("x", 1, disrupted=["p0"])])
+    breaking, harmless = split_by_budget(pods, [budget("x", 1, disrupted=["p0"])])
     assert [p.name for p in breaking] == ["p2", "p3"]
-    assert [p.name for p in others] == ["p0", "p1"]
+    assert [p.name for p in harmless] == ["p0", "p1"]
 
 
 def test_a_budget_with_an_invalid_selector_matches_no_pod() -> None:
@@ -223,20 +222,20 @@ def test_victims_are_needed_and_enough(placed: list[tuple[int, int, int]], cpu: 
     }
     before = cluster.table.requested.copy()
     cycle, evictions = preempting(cluster)
-    one = cluster.info(pod("new", cpu=str(cpu), priority=priority))
+    preemptor = cluster.info(pod("new", cpu=str(cpu), priority=priority))
     try:
-        cycle.place(one)
+        cycle.place(preemptor)
     except FitError as failure:
         assert (cluster.table.requested == before).all()
-        found = [infos[name] for name in evictions.victims]
+        victims = [infos[name] for name in evictions.victims]
         if failure.nominated:
             row = cluster.table.rows[failure.nominated]
             free = 6000 - int(before[0, row])
-            freed = free + sum(v.requests["cpu"] for v in found)
-            assert {v.row for v in found} == {row}
-            assert all(v.priority < priority for v in found)
+            freed = free + sum(v.requests["cpu"] for v in victims)
+            assert {v.row for v in victims} == {row}
+            assert all(v.priority < priority for v in victims)
             assert freed >= cpu * 1000
-            assert all(freed - v.requests["cpu"] < cpu * 1000 for v in found)
+            assert all(freed - v.requests["cpu"] < cpu * 1000 for v in victims)
         else:
             for row in range(3):
                 lower = sum(p.requests["cpu"] for p in infos.values() if p.row == row and p.priority < priority)

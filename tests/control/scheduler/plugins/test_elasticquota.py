@@ -19,6 +19,7 @@ from control.scheduler.plugins.elasticquota.controllers import OveruseRevoker, Q
 from control.scheduler.plugins.elasticquota.metrics import QuotaGauges, QuotaMetrics
 from control.scheduler.plugins.elasticquota.revoke import OveruseClock, Revocable, to_revoke
 from control.scheduler.plugins.elasticquota.status import LOWERING_DELAY_S, ChildRequests, QuotaOutput, patch
+from control.scheduler.state.nominations import Nominations
 from control.scheduler.state.pods import PodInfo
 from koordlet.api import names
 from koordlet.api.core import Pod
@@ -43,9 +44,9 @@ def fixed(cpu: str, *, on: str = "") -> Pod:
 
 
 def gates(*names_of_gates: str) -> FeatureGates:
-    made = FeatureGates(SCHEDULER)
-    made.set(dict.fromkeys(names_of_gates, True))
-    return made
+    feature_gates = FeatureGates(SCHEDULER)
+    feature_gates.set(dict.fromkeys(names_of_gates, True))
+    return feature_gates
 
 
 class Evictor:
@@ -150,12 +151,12 @@ def test_the_limit_can_be_max() -> None:
 
 
 def test_a_deleted_quota_hands_its_pods_to_the_default_quota() -> None:
-    one = quota_object("a", max="20")
-    world = QuotaWorld(one, quota_object(names.DEFAULT_QUOTA, max="20"))
+    quota = quota_object("a", max="20")
+    world = QuotaWorld(quota, quota_object(names.DEFAULT_QUOTA, max="20"))
     world.add(member("a", "8", on="n0"))
     waiting = world.add(member("a", "13"))
     assert "quotaName: a" in failure_of(world, waiting).text()
-    world.objects.informer(ElasticQuota).remove(one)
+    world.objects.informer(ElasticQuota).remove(quota)
     assert world.figure(names.DEFAULT_QUOTA, "used") == {"cpu": "8"}
     assert f"quotaName: {names.DEFAULT_QUOTA}" in failure_of(world, waiting).text()
 
@@ -186,12 +187,12 @@ def test_of_two_objects_of_one_name_the_first_counts() -> None:
 async def test_terminating_pods(gate: str, seconds: int, counted: bool) -> None:
     clock = FakeClock()
     world = QuotaWorld(quota_object("a"), gates=gates(*filter(None, [gate])), clock=clock)
-    one = member("a", "8", on="n0")
-    world.add(one)
+    candidate = member("a", "8", on="n0")
+    world.add(candidate)
     meta = msgspec.structs.replace(
-        one.metadata, deletion_timestamp=Time.from_unix(clock.now() + 100), deletion_grace_period_seconds=30
+        candidate.metadata, deletion_timestamp=Time.from_unix(clock.now() + 100), deletion_grace_period_seconds=30
     )
-    leaving = msgspec.structs.replace(one, metadata=meta)
+    leaving = msgspec.structs.replace(candidate, metadata=meta)
     world.add(leaving)
     await clock.advance(seconds)
     world.plugin.catch_up()
@@ -202,12 +203,12 @@ async def test_terminating_pods(gate: str, seconds: int, counted: bool) -> None:
 
 
 def test_overhead_can_be_left_out() -> None:
-    one = pod(cpu="1", memory=None, labels={LABEL: "a"}, spec={"overhead": {"cpu": "500m"}})
+    candidate = pod(cpu="1", memory=None, labels={LABEL: "a"}, spec={"overhead": {"cpu": "500m"}})
     world = QuotaWorld(quota_object("a"), gates=gates("ElasticQuotaIgnorePodOverhead"))
-    world.add(one)
+    world.add(candidate)
     assert world.figure("a", "request") == {"cpu": "1"}
     plain = QuotaWorld(quota_object("a"))
-    plain.add(one)
+    plain.add(candidate)
     assert plain.figure("a", "request") == {"cpu": "1500m"}
 
 
@@ -341,8 +342,24 @@ class Api:
     async def patch(self, kind: type, name: str, namespace: str, *, body: Any) -> None:
         self._answer("patch", name, body)
 
-    async def create(self, one: Any) -> None:
-        self._answer("create", one.metadata.name)
+    async def create(self, created: Any) -> None:
+        self._answer("create", created.metadata.name)
+
+
+async def test_what_two_schedulers_place_beyond_max_admits_nothing_and_is_revoked() -> None:
+    """Each admitted 6 of 10 before it knew the pods of the other."""
+    world = QuotaWorld(quota_object("A", min="10", max="10"))
+    for number in range(6):
+        world.add(member("A", "2", f"p{number}", on=f"n{number % 2}", priority=number))
+    refused = failure_of(world, world.add(member("A", "1", "late")))
+    assert "runtime: cpu:10, used: cpu:12" in refused.text()
+    api: Any = Api()
+    clock = FakeClock()
+    revoker = OveruseRevoker(api, world.plugin.book, ElasticQuotaArgs(), clock)
+    await revoker.revoke()
+    await clock.advance(121)
+    await revoker.revoke()
+    assert api.sent == [("evict", "default/p0")]
 
 
 async def test_pods_of_an_overused_quota_are_evicted_after_the_delay() -> None:
@@ -386,10 +403,10 @@ def output(world: QuotaWorld, name: str) -> QuotaOutput:
 
 
 def test_the_status_states_what_differs() -> None:
-    one = quota_object("a", min="2")
-    world = QuotaWorld(one)
+    quota = quota_object("a", min="2")
+    world = QuotaWorld(quota)
     world.add(member("a", "3", on="n0"))
-    body = patch(one, output(world, "a"))
+    body = patch(quota, output(world, "a"))
     assert body == {
         "metadata": {
             "annotations": {
@@ -402,7 +419,7 @@ def test_the_status_states_what_differs() -> None:
         "status": {"used": {"cpu": "3"}},
     }
     written = msgspec.structs.replace(
-        one, metadata=msgspec.structs.replace(one.metadata, annotations=body["metadata"]["annotations"])
+        quota, metadata=msgspec.structs.replace(quota.metadata, annotations=body["metadata"]["annotations"])
     )
     written.status.used = world.add(member("a", "3")).pod.spec.containers[0].resources.requests
     assert set(patch(written, output(world, "a"))["metadata"]["annotations"]) == {
@@ -413,10 +430,12 @@ def test_the_status_states_what_differs() -> None:
 
 
 def test_a_broken_annotation_is_overwritten() -> None:
-    one = quota_object("a")
-    one.metadata.annotations = {names.ANNOTATION_QUOTA_RUNTIME: "{"}
-    world = QuotaWorld(one)
-    assert patch(one, output(world, "a"))["metadata"]["annotations"] == {names.ANNOTATION_QUOTA_RUNTIME: '{"cpu":"0"}'}
+    quota = quota_object("a")
+    quota.metadata.annotations = {names.ANNOTATION_QUOTA_RUNTIME: "{"}
+    world = QuotaWorld(quota)
+    assert patch(quota, output(world, "a"))["metadata"]["annotations"] == {
+        names.ANNOTATION_QUOTA_RUNTIME: '{"cpu":"0"}'
+    }
 
 
 def test_child_request_is_lowered_by_what_no_admission_explains() -> None:
@@ -502,18 +521,10 @@ class Queue:
     def __init__(self, world: Callable[[], dict[str, PodInfo]]) -> None:
         self._waiting = world
         self.activated: list[str] = []
+        self.nominations = Nominations()
 
     def activate(self, keys: Any) -> None:
         self.activated += keys
-
-    def nominate(self, pod: PodInfo, node: str) -> None:
-        return
-
-    def nominated_on(self, node: str) -> Any:
-        return ()
-
-    def nominated_nodes(self) -> Any:
-        return ()
 
     def pending(self, key: str) -> PodInfo | None:
         return self._waiting().get(key)
@@ -611,10 +622,10 @@ def test_a_restart_gives_the_same_figures() -> None:
         world.add(member("", cpu, on="n0"))
         world.add(member("a", cpu))
     again = QuotaBook(world.cluster.handle, ForestRules(), PodRules())
-    for one in world.objects.informer(ElasticQuota).list():
-        again.quota_seen(one)
-    for one in world.objects.informer(Pod).list():
-        again.pod_seen(one)
+    for stored in world.objects.informer(ElasticQuota).list():
+        again.quota_seen(stored)
+    for stored in world.objects.informer(Pod).list():
+        again.pod_seen(stored)
     plugin = world.plugin
     before = plugin.quotas_page(includePods="true")
     plugin.book = again

@@ -121,10 +121,10 @@ def test_histories_agree_and_a_restart_changes_nothing(history: list[tuple[str, 
     for uid in list(both.placements):
         world.cycle.release(both.placements.pop(uid))  # what is not bound is not remembered
     book = QuotaBook(world.cluster.handle, *book_rules(world.plugin.args, None))
-    for one in world.objects.informer(ElasticQuota).list():
-        book.quota_seen(one)
-    for one in world.objects.informer(Pod).list():
-        book.pod_seen(one)
+    for stored in world.objects.informer(ElasticQuota).list():
+        book.quota_seen(stored)
+    for stored in world.objects.informer(Pod).list():
+        book.pod_seen(stored)
     for name in TREE:
         old, new = world.plugin.book.forest.get(name), book.forest.get(name)
         assert old is not None

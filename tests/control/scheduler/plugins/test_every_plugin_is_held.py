@@ -16,6 +16,7 @@ HERE = Path(__file__).parent.parent
 TWINS: dict[str, tuple[str, str, str]] = {
     "Coscheduling": ("gangs", "PlainGangs", "coscheduling/test_gang_decisions_agree.py"),
     "DefaultPreemption": ("preemption", "choices", "plugins/test_preemption_agrees.py"),
+    "DeviceShare": ("devices", "decide", "plugins/test_deviceshare_agrees.py"),
     "ElasticQuota": ("quotas", "PlainQuotas", "plugins/test_elasticquota_agrees.py"),
     "ImageLocality": ("images", "image_score", "plugins/test_imagelocality.py"),
     "InterPodAffinity": ("podaffinity", "inter_pod_affinity", "plugins/test_interpodaffinity.py"),
@@ -53,6 +54,7 @@ DECIDE_NOTHING = {
 NOT_IN_A_CYCLE = {
     "Coscheduling": "decides about pods, not nodes; tests/control/scheduler/coscheduling has whole rounds",
     "DefaultPreemption": "comes after a cycle that failed; its test runs whole cycles",
+    "DeviceShare": "its test runs whole histories of placements over nodes with devices",
     "ElasticQuota": "decides about pods, not nodes; its test runs whole cycles",
     "NodeNUMAResource": "its test runs whole histories of placements over nodes with topologies",
     "PrioritySort": "decides in the queue",

@@ -91,7 +91,7 @@ def test_equal_images_share_one_object() -> None:
     first, second = imaged("a", A), imaged("b", A)
     assert pool.trim(first) is first
     assert pool.trim(second) is second
-    assert all(one is other for one, other in zip(first.status.images, second.status.images, strict=True))
+    assert all(image is other for image, other in zip(first.status.images, second.status.images, strict=True))
     assert len(pool) == len(A)
 
 
@@ -114,5 +114,5 @@ def test_it_follows_the_plain_rule(held: list[set[str]], wanted: list[str]) -> N
 
 def test_images_survive_transforming_and_slimming() -> None:
     kept = slimmed(ImagePool().trim(transform_node(imaged("a", A))))
-    assert [one.names for one in images_of(kept)] == [[name] for name in A]
+    assert [image.names for image in images_of(kept)] == [[name] for name in A]
     assert images_of(node("a")) == []

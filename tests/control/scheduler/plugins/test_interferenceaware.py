@@ -27,14 +27,14 @@ def batch(cpu: str | None = None, memory: str | None = None) -> Pod:
 
 
 def brief(resource: str, container: str = "main", **more: Any) -> dict[str, Any]:
-    said = {
+    verdict = {
         "container": container,
         "resource": resource,
         "cause": "neighbour",
         "state": "interfered",
         "confidence": 0.9,
     }
-    return said | more
+    return verdict | more
 
 
 def hurt(name: str, *briefs: dict[str, Any], qos: str = "LS") -> dict[str, Any]:
@@ -48,8 +48,8 @@ class World:
         self.cluster.use(clock=self.clock)
         self.plugin = InterferenceAware(InterferenceAwareArgs(**args), self.cluster.handle)
 
-    def reasons(self, one: Pod) -> list[str]:
-        info, state = self.cluster.info(one), CycleState()
+    def reasons(self, pod: Pod) -> list[str]:
+        info, state = self.cluster.info(pod), CycleState()
         exempt = self.plugin.pre_filter(state, info).status.skipped
         numbers = self.plugin.filter(state, info, self.cluster.table.all)
         assert not (exempt and numbers.any())
@@ -60,8 +60,8 @@ class World:
     def scores(self) -> list[int]:
         info, state = self.cluster.info(pod()), CycleState()
         self.plugin.pre_filter(state, info)
-        found: list[int] = self.plugin.score(state, info, self.cluster.table.all).tolist()
-        return found
+        points_of: list[int] = self.plugin.score(state, info, self.cluster.table.all).tolist()
+        return points_of
 
 
 def text(kind: str) -> str:
@@ -69,7 +69,7 @@ def text(kind: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("pods", "expected"),
     [
         pytest.param([hurt("x", brief("cpu")), hurt("y", brief("cpu"))], text("cpu"), id="cpu"),
         pytest.param([hurt("x", brief("cpu"), brief("cache", "side"))], text("cpu"), id="caches are cpu"),
@@ -79,7 +79,7 @@ def text(kind: str) -> str:
         pytest.param([hurt("x", brief("network"), brief("network", "side"))], text("network"), id="network"),
         pytest.param([hurt("x", brief("cpu"))], "", id="below the threshold"),
         pytest.param([hurt(n, brief("cpu"), qos="BE") for n in "xy"], "", id="victims are best-effort themselves"),
-        pytest.param([hurt(n, brief("cpu", cause="self")) for n in "xy"], "", id="its own doing"),
+        pytest.param([hurt(n, brief("cpu", cause="self")) for n in "xy"], "", id="caused by itself"),
         pytest.param([hurt(n, brief("cpu", state="suspected")) for n in "xy"], "", id="only suspected"),
         pytest.param([hurt(n, brief("cpu", state="recovering")) for n in "xy"], text("cpu"), id="not yet recovered"),
         pytest.param([hurt(n, brief("cpu", confidence=0.4)) for n in "xy"], "", id="not sure"),
@@ -87,14 +87,14 @@ def text(kind: str) -> str:
         pytest.param([pod_usage("default/x", "1", "1Gi", interference={"a": 1}) | {"qos": "LS"}], "", id="other shape"),
     ],
 )
-def test_refused_pods_of_batch_cpu(said: list[dict[str, Any]], expected: str) -> None:
+def test_refused_pods_of_batch_cpu(pods: list[dict[str, Any]], expected: str) -> None:
     world = World()
-    world.plugin.set_metric(metric("a", "1", "1Gi", pods=said))
+    world.plugin.set_metric(metric("a", "1", "1Gi", pods=pods))
     assert world.reasons(batch("1000")) == [expected]
 
 
 @pytest.mark.parametrize(
-    ("one", "kinds"),
+    ("subject", "kinds"),
     [
         (batch("1000"), {"cpu", "io", "network"}),
         (batch(None, "1Gi"), {"memory", "io", "network"}),
@@ -105,11 +105,11 @@ def test_refused_pods_of_batch_cpu(said: list[dict[str, Any]], expected: str) ->
     ],
     ids=["cpu", "memory", "both", "nothing requested", "service", "burstable"],
 )
-def test_who_is_refused_for_what(one: Pod, kinds: set[str]) -> None:
+def test_who_is_refused_for_what(subject: Pod, kinds: set[str]) -> None:
     for kind in KINDS:
         world = World()
         world.plugin.set_metric(metric("a", pods=[hurt(n, brief(kind)) for n in "xy"]))
-        assert world.reasons(one) == [text(kind) if kind in kinds else ""]
+        assert world.reasons(subject) == [text(kind) if kind in kinds else ""]
 
 
 def test_the_score_falls_with_the_number_of_victims() -> None:
@@ -168,9 +168,9 @@ def test_rows_are_used_again_and_nodes_may_come_after_their_reports() -> None:
 def test_points_fall_with_the_number_of_victims(
     numbers: list[int], thresholds: list[int], weights: list[int], at: int
 ) -> None:
-    found = points(numbers, thresholds, weights)
+    score = points(numbers, thresholds, weights)
     worse = [number + (place == at) for place, number in enumerate(numbers)]
-    assert 0 <= points(worse, thresholds, weights) <= found <= 100
+    assert 0 <= points(worse, thresholds, weights) <= score <= 100
     assert points([0] * 4, thresholds, weights) == 100
 
 
@@ -188,13 +188,13 @@ STEP = st.tuples(
 def test_the_columns_agree_with_a_new_computation(steps: list[Any], thresholds: dict[str, int]) -> None:
     world = World("a", "b", "c", thresholds=thresholds)
     last: dict[str, tuple[float, set[tuple[str, str]]]] = {}
-    for what, name, said, age in steps:
+    for what, name, briefs, age in steps:
         if what == "report":
-            found = metric(
-                name, at=world.clock.now() - age, pods=[hurt(f"{p}{n}", brief(r)) for n, (p, r) in enumerate(said)]
+            report = metric(
+                name, at=world.clock.now() - age, pods=[hurt(f"{p}{n}", brief(r)) for n, (p, r) in enumerate(briefs)]
             )
-            world.plugin.set_metric(found)
-            last[name] = (world.clock.now() - age, {(f"{p}{n}", r) for n, (p, r) in enumerate(said)})
+            world.plugin.set_metric(report)
+            last[name] = (world.clock.now() - age, {(f"{p}{n}", r) for n, (p, r) in enumerate(briefs)})
         elif what == "drop":
             world.plugin.drop_metric(metric(name))
             last.pop(name, None)
@@ -204,12 +204,12 @@ def test_the_columns_agree_with_a_new_computation(steps: list[Any], thresholds: 
             world.cluster.table.set_node(node(name, cpu="4"))
     expected = []
     for name in "abc":
-        at, said = last.get(name, (0.0, set()))
+        at, briefs = last.get(name, (0.0, set()))
         counted = dict.fromkeys(KINDS, 0)
         if world.clock.now() - at < 180:
             for kind in KINDS:
                 names = (kind, "cache") if kind == "cpu" else (kind,)
-                counted[kind] = len({p for p, r in said if r in names})
+                counted[kind] = len({p for p, r in briefs if r in names})
         over = [kind for kind in KINDS if 0 < thresholds.get(kind, 0) <= counted[kind]]
         expected.append(text(over[0]) if over else "")
     assert world.reasons(batch()) == expected

@@ -45,7 +45,7 @@ def with_terms(
     name: str = "",
 ) -> Pod:
     def preferred(terms: list[tuple[int, Any]] | None) -> list[dict[str, Any]]:
-        return [{"weight": weight, "podAffinityTerm": one} for weight, one in terms or []]
+        return [{"weight": weight, "podAffinityTerm": affinity_term} for weight, affinity_term in terms or []]
 
     required, wished = (
         "requiredDuringSchedulingIgnoredDuringExecution",
@@ -79,7 +79,7 @@ def web(on: str, **more: Any) -> Pod:
         pytest.param([], with_terms(), "", None, id="no terms"),
         pytest.param([web("a")], with_terms(near=[term(WEB)]), "xyq", NEAR, id="near: same zone"),
         pytest.param([web("a")], with_terms(near=[term(WEB, HOST)]), "bxyq", NEAR, id="near: same host"),
-        pytest.param([], with_terms(near=[term(WEB)]), "abxyq", NEAR, id="near: nobody there"),
+        pytest.param([], with_terms(near=[term(WEB)]), "abxyq", NEAR, id="near: no pod there"),
         pytest.param([], with_terms(WEB, near=[term(WEB)]), "q", NEAR, id="near: the first of a series"),
         pytest.param([web("x")], with_terms(WEB, near=[term(WEB)]), "abq", NEAR, id="near: the second of a series"),
         pytest.param([web("q")], with_terms(WEB, near=[term(WEB)]), "q", NEAR, id="near: one that is in no zone"),
@@ -139,8 +139,8 @@ def web(on: str, **more: Any) -> Pod:
             EXISTING,
             id="existing: only pods with another value of v",
         ),
-        pytest.param([web("a")], with_terms(far=[term(None)]), "", None, id="no selector means nobody"),
-        pytest.param([web("a")], with_terms(far=[term({})]), "ab", FAR, id="an empty selector means everybody"),
+        pytest.param([web("a")], with_terms(far=[term(None)]), "", None, id="no selector matches no pod"),
+        pytest.param([web("a")], with_terms(far=[term({})]), "ab", FAR, id="an empty selector matches every pod"),
     ],
 )
 def test_required(pods: list[Pod], wanted: Pod, refused: str, reason: Any) -> None:
@@ -148,10 +148,10 @@ def test_required(pods: list[Pod], wanted: Pod, refused: str, reason: Any) -> No
 
 
 def test_own_affinity_is_reported_before_that_of_existing_pods() -> None:
-    others = [with_terms(WEB, far=[term(WEB, HOST)], on="a")]
-    assert verdicts(others, with_terms(WEB, far=[term(WEB)]))["a"] == FAR
-    assert verdicts(others, with_terms(WEB, near=[term(DB)]))["a"] == NEAR
-    assert verdicts(others, with_terms(WEB, far=[term(DB)]))["a"] == EXISTING
+    existing = [with_terms(WEB, far=[term(WEB, HOST)], on="a")]
+    assert verdicts(existing, with_terms(WEB, far=[term(WEB)]))["a"] == FAR
+    assert verdicts(existing, with_terms(WEB, near=[term(DB)]))["a"] == NEAR
+    assert verdicts(existing, with_terms(WEB, far=[term(DB)]))["a"] == EXISTING
 
 
 def test_skips_when_nothing_concerns_the_pod() -> None:
@@ -159,8 +159,8 @@ def test_skips_when_nothing_concerns_the_pod() -> None:
     plugin = InterPodAffinity(None, cluster.handle)
     infos = cluster.put(with_terms(far=[term(WEB)], on="a"))
 
-    def skips(one: Pod) -> bool:
-        return plugin.pre_filter(CycleState(), cluster.info(one)).status.skipped
+    def skips(pod: Pod) -> bool:
+        return plugin.pre_filter(CycleState(), cluster.info(pod)).status.skipped
 
     assert skips(pod(labels=DB))
     assert not skips(pod(labels=WEB))
@@ -189,7 +189,7 @@ def scores(pods: list[Pod], wanted: Pod, **args: Any) -> dict[str, int] | None:
     ("pods", "wanted", "expected"),
     [
         pytest.param([web("a")], pod(), None, id="nothing preferred"),
-        pytest.param([], with_terms(like=[(5, term(WEB))]), None, id="nobody meant"),
+        pytest.param([], with_terms(like=[(5, term(WEB))]), None, id="no matching pod"),
         pytest.param([web("a")], with_terms(like=[(5, term(WEB))]), [100, 100, 0, 0, 0], id="own liking"),
         pytest.param([web("a")], with_terms(dislike=[(5, term(WEB))]), [0, 0, 100, 100, 100], id="own dislike"),
         pytest.param(
@@ -255,8 +255,8 @@ def test_terms_of_the_past_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_hints() -> None:
     cluster = Cluster()
-    told = {interest.resource: interest.hint for interest in InterPodAffinity(None, cluster.handle).interests()}
-    pod_hint, node_hint = told["AssignedPod"], told["Node"]
+    hints = {interest.resource: interest.hint for interest in InterPodAffinity(None, cluster.handle).interests()}
+    pod_hint, node_hint = hints["AssignedPod"], hints["Node"]
     assert pod_hint
     assert node_hint
     near, far = cluster.info(with_terms(near=[term(WEB)])), cluster.info(with_terms(WEB, far=[term(WEB)]))
@@ -365,7 +365,7 @@ def test_trials_are_seen_and_leave_no_trace(
 
     def agree(left: list[Pod]) -> None:
         world = World(both, left)
-        expected = {one.metadata.name: inter_pod_affinity(wanted, one, world) for one in both}
+        expected = {node.metadata.name: inter_pod_affinity(wanted, node, world) for node in both}
         assert filtered(plugin, cluster, wanted) == expected
 
     agree([*first, *second])
@@ -373,5 +373,5 @@ def test_trials_are_seen_and_leave_no_trace(
     with cluster.table.what_if() as trial:
         for number in gone:
             trial.remove(infos[number])
-        agree([one.pod for number, one in enumerate(infos) if number not in gone])
+        agree([info.pod for number, info in enumerate(infos) if number not in gone])
     agree([*first, *second])

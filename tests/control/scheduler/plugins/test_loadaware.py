@@ -29,8 +29,8 @@ FREE = {"koordinator.sh/priority-class": "koord-free"}
 BIG: dict[str, Any] = {"cpu": "96", "memory": "512Gi"}
 
 
-def args(**given: Any) -> LoadAwareSchedulingArgs:
-    return msgspec.convert(given, LoadAwareSchedulingArgs, dec_hook=wire.dec_hook)
+def args(**settings: Any) -> LoadAwareSchedulingArgs:
+    return msgspec.convert(settings, LoadAwareSchedulingArgs, dec_hook=wire.dec_hook)
 
 
 def old(name: str) -> Pod:
@@ -45,34 +45,34 @@ def condition(kind: str, ago: float, status: str = "True") -> dict[str, str]:
 class World:
     """A cluster with a clock and the plugin."""
 
-    def __init__(self, *nodes: Any, **given: Any) -> None:
+    def __init__(self, *nodes: Any, **settings: Any) -> None:
         self.cluster = Cluster(*nodes)
         self.clock = FakeClock(NOW)
         self.cluster.use(clock=self.clock)
-        self.plugin = LoadAwareScheduling(args(**given), self.cluster.handle)
+        self.plugin = LoadAwareScheduling(args(**settings), self.cluster.handle)
         self.state = CycleState()
 
     def rows(self) -> Any:
         return self.cluster.table.all
 
-    def reasons(self, one: Pod) -> list[str]:
+    def reasons(self, pod: Pod) -> list[str]:
         """By row: why the node is refused, empty where it is not."""
-        info = self.cluster.info(one)
+        info = self.cluster.info(pod)
         if self.plugin.pre_filter(self.state, info).status.skipped:
             return [""] * self.cluster.table.size
         numbers = self.plugin.filter(self.state, info, self.rows())
         return [self.plugin.reasons.status(int(number)).message for number in numbers]
 
-    def scores(self, one: Pod) -> list[int]:
-        info = self.cluster.info(one)
+    def scores(self, pod: Pod) -> list[int]:
+        info = self.cluster.info(pod)
         self.plugin.pre_filter(self.state, info)
-        found: list[int] = self.plugin.score(self.state, info, self.rows()).tolist()
-        return found
+        points: list[int] = self.plugin.score(self.state, info, self.rows()).tolist()
+        return points
 
-    def reserve(self, one: Pod, row: int = 0) -> PodInfo:
-        info = self.cluster.info(one)
-        if one.spec.node_name:
-            self.plugin.pod_seen(one)
+    def reserve(self, pod: Pod, row: int = 0) -> PodInfo:
+        info = self.cluster.info(pod)
+        if pod.spec.node_name:
+            self.plugin.pod_seen(pod)
         else:
             self.plugin.reserve(self.state, info, row)
         return info
@@ -85,7 +85,7 @@ def both(cpu: str | None, memory: str | None, **more: Any) -> Pod:
 
 
 @pytest.mark.parametrize(
-    ("one", "given", "expected"),
+    ("subject", "factors", "expected"),
     [
         pytest.param(both("4", "8Gi"), {}, (3400, 6012954214), id="requests are limits"),
         pytest.param(
@@ -112,9 +112,9 @@ def both(cpu: str | None, memory: str | None, **more: Any) -> Pod:
         pytest.param(pod(cpu="4", memory="8Gi", labels=FREE), {}, (0, 0), id="free counts nothing"),
     ],
 )
-def test_estimates(one: Pod, given: dict[str, int], expected: tuple[int, int]) -> None:
-    configured = args(estimatedScalingFactors=given)
-    assert pod_load(one, configured, Tracked(configured)).estimate == expected
+def test_estimates(subject: Pod, factors: dict[str, int], expected: tuple[int, int]) -> None:
+    configured = args(estimatedScalingFactors=factors)
+    assert pod_load(subject, configured, Tracked(configured)).estimate == expected
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_estimates(one: Pod, given: dict[str, int], expected: tuple[int, int]) -
 )
 def test_customized_estimates(annotation: str, allowed: bool, expected: tuple[int, int]) -> None:
     configured = args(estimatedScalingFactors={"cpu": 80, "memory": 80}, allowCustomizeEstimation=allowed)
-    one = both("4", "8Gi", annotations={"scheduling.koordinator.sh/load-estimated-scaling-factors": annotation})
-    assert pod_load(one, configured, Tracked(configured)).estimate == expected
+    candidate = both("4", "8Gi", annotations={"scheduling.koordinator.sh/load-estimated-scaling-factors": annotation})
+    assert pod_load(candidate, configured, Tracked(configured)).estimate == expected
 
 
 @pytest.mark.parametrize(
@@ -145,12 +145,12 @@ def test_customized_estimates(annotation: str, allowed: bool, expected: tuple[in
     ids=["amplified", "one of two", "empty", "malformed"],
 )
 def test_capacity_is_taken_before_amplification(raw: str, expected: tuple[int, int]) -> None:
-    one = node("n", "32", "42Gi", annotations={"node.koordinator.sh/raw-allocatable": raw})
-    assert capacity(one, Tracked(args())) == expected
+    machine = node("n", "32", "42Gi", annotations={"node.koordinator.sh/raw-allocatable": raw})
+    assert capacity(machine, Tracked(args())) == expected
 
 
 @pytest.mark.parametrize(
-    ("given", "conditions", "expected"),
+    ("settings", "conditions", "expected"),
     [
         ({"estimatedSecondsAfterPodScheduled": 180}, [condition("PodScheduled", 60)], NOW + 120),
         (
@@ -167,11 +167,11 @@ def test_capacity_is_taken_before_amplification(raw: str, expected: tuple[int, i
     ],
     ids=["scheduled", "initialized", "not initialized yet", "unset"],
 )
-def test_deadlines(given: dict[str, int], conditions: list[dict[str, str]], expected: float | None) -> None:
-    world = World(node("n"), **given)
-    one = pod(on="n", status={"conditions": conditions})
-    world.plugin.pod_seen(one)
-    assert world.plugin.loads["n"].pods[one.metadata.uid].deadline == expected
+def test_deadlines(settings: dict[str, int], conditions: list[dict[str, str]], expected: float | None) -> None:
+    world = World(node("n"), **settings)
+    candidate = pod(on="n", status={"conditions": conditions})
+    world.plugin.pod_seen(candidate)
+    assert world.plugin.loads["n"].pods[candidate.metadata.uid].deadline == expected
 
 
 @pytest.mark.parametrize(
@@ -198,8 +198,8 @@ def test_sums_of_the_worked_example(priority: str, prod_usage: int, prod_delta: 
         status={"conditions": [condition("PodScheduled", 300)]},
         **{"kubernetes.io__batch_cpu": "1000"},  # type: ignore[arg-type]
     )
-    for one in (a, b, c):
-        world.plugin.pod_seen(one)
+    for assigned in (a, b, c):
+        world.plugin.pod_seen(assigned)
     reported = [
         pod_usage("default/a", "3", "1Gi", "koord-prod" if priority else ""),
         pod_usage("default/b", "1", "1Gi", priority),
@@ -212,7 +212,7 @@ def test_sums_of_the_worked_example(priority: str, prod_usage: int, prod_delta: 
     assert page["nodeDelta"]["cpu"] == "3250m"
     assert page["nodeDeltaPods"] == ["default/b", "default/c"]
     assert page["nodeEstimatedPods"] == ["default/a", "default/b", "default/c"]
-    assert [one["pod"]["metadata"]["name"] for one in page["pods"]] == ["a", "c", "b"]
+    assert [pod["pod"]["metadata"]["name"] for pod in page["pods"]] == ["a", "c", "b"]
     assert world.plugin.node_page("unknown") == {}
 
 
@@ -220,7 +220,7 @@ CPU_OVER = "node(s) cpu usage exceed threshold"
 
 
 @pytest.mark.parametrize(
-    ("given", "report", "one", "expected"),
+    ("settings", "report", "subject", "expected"),
     [
         pytest.param({}, metric("n", "60", "256Gi"), pod(cpu=None, memory=None), "", id="63 of 65 percent"),
         pytest.param({}, metric("n", "70", "256Gi"), pod(cpu=None, memory=None), CPU_OVER, id="73 of 65 percent"),
@@ -294,12 +294,12 @@ CPU_OVER = "node(s) cpu usage exceed threshold"
         pytest.param({}, metric("n", "90", "511Gi"), pod(), CPU_OVER, id="first resource by name"),
     ],
 )
-def test_filter(given: dict[str, Any], report: Any, one: Pod, expected: str) -> None:
-    world = World(node("n", **BIG), **given)
+def test_filter(settings: dict[str, Any], report: Any, subject: Pod, expected: str) -> None:
+    world = World(node("n", **BIG), **settings)
     for reported in report.status.pods_metric:
         world.reserve(old(reported.name))
     world.plugin.set_metric(report)
-    assert world.reasons(one) == [expected]
+    assert world.reasons(subject) == [expected]
 
 
 def test_assigned_prod_pods_count_before_they_are_reported() -> None:
@@ -334,9 +334,9 @@ def test_pods_of_daemon_sets_pass() -> None:
     world = World(node("n", **BIG))
     world.plugin.set_metric(metric("n", "90", "1Gi"))
     owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}
-    one = pod(metadata={"ownerReferences": [owner]})
-    assert world.reasons(one) == [""]
-    info = world.cluster.info(one)
+    candidate = pod(metadata={"ownerReferences": [owner]})
+    assert world.reasons(candidate) == [""]
+    info = world.cluster.info(candidate)
     assert not world.plugin.filter(world.state, info, np.array([0])).any()
 
 
@@ -344,7 +344,7 @@ POD16: dict[str, Any] = {"cpu": "16", "memory": "32Gi"}
 
 
 @pytest.mark.parametrize(
-    ("given", "report", "assigned", "one", "expected"),
+    ("settings", "report", "assigned", "subject", "expected"),
     [
         pytest.param({}, metric("n"), (), both(**POD16), 90, id="idle"),
         pytest.param({}, metric("n", "32", "10Gi"), (), both(**POD16), 72, id="usage"),
@@ -404,27 +404,27 @@ POD16: dict[str, Any] = {"cpu": "16", "memory": "32Gi"}
         pytest.param({}, metric("n", bare=True), (), both(**POD16), 0, id="no nodeMetric in the status"),
     ],
 )
-def test_score(given: dict[str, Any], report: Any, assigned: tuple[Pod, ...], one: Pod, expected: int) -> None:
-    world = World(node("n", **BIG), **given)
+def test_score(settings: dict[str, Any], report: Any, assigned: tuple[Pod, ...], subject: Pod, expected: int) -> None:
+    world = World(node("n", **BIG), **settings)
     for other in assigned:
         world.reserve(other)
     world.plugin.set_metric(report)
-    assert world.scores(one) == [expected]
+    assert world.scores(subject) == [expected]
 
 
 def test_time_alone_expires_reports_and_touches_their_rows() -> None:
     world = World(node("a", **BIG), node("b", **BIG))
     world.plugin.set_metric(metric("a", at=NOW))
     world.plugin.set_metric(metric("b", at=NOW + 60))
-    one = pod(cpu=None, memory=None)
-    assert world.reasons(one) == ["", ""]
+    candidate = pod(cpu=None, memory=None)
+    assert world.reasons(candidate) == ["", ""]
     seen = world.cluster.table.pod_log.end
     world.clock.jump(180)
-    assert world.reasons(one) == ["node(s) nodeMetric expired", ""]
+    assert world.reasons(candidate) == ["node(s) nodeMetric expired", ""]
     assert world.cluster.table.pod_log.since(seen) == [0]
-    assert world.scores(one) == [0, 99]
+    assert world.scores(candidate) == [0, 99]
     world.plugin.set_metric(metric("a", at=NOW + 180))
-    assert world.reasons(one) == ["", ""]
+    assert world.reasons(candidate) == ["", ""]
 
 
 def test_unreserve_and_forget_revert_reserve() -> None:
@@ -504,16 +504,16 @@ def test_a_node_wakes_pods_that_it_accepts() -> None:
 def test_absurd_amounts_do_not_overflow() -> None:
     world = World(node("n", cpu="9Ei", memory="8Ei"), dominantResourceWeight=100)
     world.plugin.set_metric(metric("n", "9Ei", "8Ei"))
-    one = pod(cpu="9E", memory="8Ei")
-    assert world.reasons(one) == [CPU_OVER]
-    assert world.scores(one) == [0]
+    candidate = pod(cpu="9E", memory="8Ei")
+    assert world.reasons(candidate) == [CPU_OVER]
+    assert world.scores(candidate) == [0]
 
 
 def test_a_pods_event_may_come_before_its_nodes() -> None:
     world = World()
-    one = pod(on="n")
-    world.cluster.put(one)
-    world.plugin.pod_seen(one)
-    assert set(world.plugin.loads["n"].pods) == {one.metadata.uid}
+    candidate = pod(on="n")
+    world.cluster.put(candidate)
+    world.plugin.pod_seen(candidate)
+    assert set(world.plugin.loads["n"].pods) == {candidate.metadata.uid}
     world.cluster.table.set_node(node("n"))
     assert world.reasons(pod()) == [""]

@@ -107,12 +107,12 @@ def test_agrees_with_the_plain_implementation(args: LoadAwareSchedulingArgs, dat
         match data.draw(st.sampled_from(("report", "report", "reserve", "reserve", "end", "time", "forget", "node"))):
             case "report":
                 there = [info for info, on in running.values() if on == name]
-                found = data.draw(reports(name, there, clock.now()))
+                report = data.draw(reports(name, there, clock.now()))
                 before = nodes[name].metric
-                if found.status.update_time is None and before is not None:
-                    found.status.update_time = before.status.update_time  # what the specification keeps
-                nodes[name].metric = found
-                plugin.set_metric(found)
+                if report.status.update_time is None and before is not None:
+                    report.status.update_time = before.status.update_time  # what the specification keeps
+                nodes[name].metric = report
+                plugin.set_metric(report)
             case "reserve":
                 info = cluster.info(data.draw(pods()))
                 plugin.reserve(CycleState(), info, row)
@@ -130,14 +130,14 @@ def test_agrees_with_the_plain_implementation(args: LoadAwareSchedulingArgs, dat
             case "node":
                 nodes[name].node = node(name, cpu=data.draw(st.sampled_from(("4", "9"))))
                 cluster.table.set_node(nodes[name].node)
-    one = data.draw(pods())
-    info, now, everything = cluster.info(one), clock.now(), cluster.table.all
+    subject = data.draw(pods())
+    info, now, everything = cluster.info(subject), clock.now(), cluster.table.all
     plugin.pre_filter(CycleState(), info)
     numbers = plugin.filter(CycleState(), info, everything)
-    said = [plugin.reasons.status(int(number)).message for number in numbers]
-    assert said == [plain.verdict(one, nodes[name], args, now) for name in NODES]
+    messages = [plugin.reasons.status(int(number)).message for number in numbers]
+    assert messages == [plain.verdict(subject, nodes[name], args, now) for name in NODES]
     assert plugin.score(CycleState(), info, everything).tolist() == [
-        plain.score(one, nodes[name], args, now) for name in NODES
+        plain.score(subject, nodes[name], args, now) for name in NODES
     ]
     few = np.array(data.draw(st.sampled_from(([2, 0], [1, 0, 2, 1, 0]))), np.intp)
     assert plugin.filter(CycleState(), info, few).tolist() == numbers[few].tolist()

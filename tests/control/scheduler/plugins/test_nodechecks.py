@@ -71,11 +71,11 @@ def test_unschedulable_hints() -> None:
     plugin = NodeUnschedulable(None, cluster.handle)
     cordoned, open_ = node("a", unschedulable=True), node("a")
     waiting = cluster.info(pod())
-    told = hint(plugin, "Node")
-    assert told(waiting, cordoned, open_)
-    assert told(waiting, None, open_)
-    assert not told(waiting, open_, open_)
-    assert not told(waiting, open_, cordoned)
+    hints = hint(plugin, "Node")
+    assert hints(waiting, cordoned, open_)
+    assert hints(waiting, None, open_)
+    assert not hints(waiting, open_, open_)
+    assert not hints(waiting, open_, cordoned)
     own = hint(plugin, "UnscheduledPod")
     patient = tolerating({"operator": "Exists"})
     patient.metadata.uid = waiting.uid
@@ -155,13 +155,13 @@ def test_a_new_set_of_taints_is_seen_by_old_shapes() -> None:
 
 def test_taint_hints() -> None:
     cluster = Cluster()
-    told = hint(TaintToleration(None, cluster.handle), "Node")
+    hints = hint(TaintToleration(None, cluster.handle), "Node")
     clean, tainted = node("a"), node("a", taints=[taint("k", "", "NoSchedule")])
     waiting = cluster.info(pod())
-    assert told(waiting, tainted, clean)
-    assert told(waiting, None, clean)
-    assert not told(waiting, clean, clean)
-    assert not told(waiting, None, tainted)
+    assert hints(waiting, tainted, clean)
+    assert hints(waiting, None, clean)
+    assert not hints(waiting, clean, clean)
+    assert not hints(waiting, None, tainted)
 
 
 # NodeAffinity
@@ -263,14 +263,14 @@ def test_preferences_add_up() -> None:
 
 def test_affinity_hint() -> None:
     cluster = Cluster()
-    told = hint(NodeAffinityPlugin(NodeAffinityArgs(), cluster.handle), "Node")
+    hints = hint(NodeAffinityPlugin(NodeAffinityArgs(), cluster.handle), "Node")
     waiting = cluster.info(pod(spec={"nodeSelector": {"zone": "x"}}))
     right, wrong = node("a", labels={"zone": "x"}), node("a")
-    assert told(waiting, None, right)
-    assert told(waiting, wrong, right)
-    assert not told(waiting, right, right)
-    assert not told(waiting, right, wrong)
-    assert not told(waiting, None, wrong)
+    assert hints(waiting, None, right)
+    assert hints(waiting, wrong, right)
+    assert not hints(waiting, right, right)
+    assert not hints(waiting, right, wrong)
+    assert not hints(waiting, None, wrong)
 
 
 # Against the plain rules

@@ -103,6 +103,6 @@ def test_it_follows_the_plain_rule_also_after_trials(
         gone = data.draw(st.sets(st.sampled_from(range(len(infos))))) if infos else set()
         for number in gone:
             trial.remove(infos[number])
-        left = World(world.nodes, [one for number, one in enumerate(world.pods) if number not in gone])
+        left = World(world.nodes, [pod for number, pod in enumerate(world.pods) if number not in gone])
         assert filtered(plugin, cluster, asking) == {n.metadata.name: node_ports(asking, n, left) for n in left.nodes}
     assert filtered(plugin, cluster, asking) == expected

@@ -223,9 +223,9 @@ def test_fit_follows_the_plain_rules(world: World, wanted: Pod, kind: str, ignor
     ignored = [GPU] if ignore else []
     plugin = fit(cluster, scoring_strategy=given_strategy, ignored_resources=ignored)
     verdicts = filtered(plugin, cluster, wanted)
-    for one in world.nodes:
-        expected = plain.fit(wanted, one, world, ignored)
-        got = verdicts[one.metadata.name]
+    for member in world.nodes:
+        expected = plain.fit(wanted, member, world, ignored)
+        got = verdicts[member.metadata.name]
         assert (got is None) == (expected is None)
         if got and expected:
             assert (got[0], sorted(got[1])) == (expected[0], sorted(expected[1]))

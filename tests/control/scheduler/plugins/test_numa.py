@@ -40,19 +40,19 @@ MOST = NodeNUMAResourceArgs(
 )
 
 
-def rejection(given: NumaWorld, one: Pod) -> str:
+def rejection(world: NumaWorld, pod: Pod) -> str:
     with pytest.raises(FitError) as failure:
-        given.place(one)
+        world.place(pod)
     return (
         failure.value.text()
-        .removeprefix(f"0/{len(given.nodes)} nodes are available: ")
+        .removeprefix(f"0/{len(world.nodes)} nodes are available: ")
         .partition(". preemption")[0]
         .rstrip(".")
     )
 
 
 @pytest.mark.parametrize(
-    ("given", "one", "reason"),
+    ("topology_options", "subject", "reason"),
     [
         ({"labels": {NUMA: "Restricted"}}, lsr("2", numa=SINGLE), "node(s) NUMA Topology policy not match"),
         ({}, lsr("1500m"), "the requested CPUs must be integer"),
@@ -78,20 +78,20 @@ def rejection(given: NumaWorld, one: Pod) -> str:
         ),
     ],
 )
-def test_reasons(given: dict[str, Any], one: Pod, reason: str) -> None:
-    if names.ANNOTATION_CPU_TOPOLOGY in given.get("annotations", {}):
-        made = NumaWorld((node("n0", cpu="16"), topology("n0", (2, 1, 4, 2), **given)))
+def test_reasons(topology_options: dict[str, Any], subject: Pod, reason: str) -> None:
+    if names.ANNOTATION_CPU_TOPOLOGY in topology_options.get("annotations", {}):
+        numa_world = NumaWorld((node("n0", cpu="16"), topology("n0", (2, 1, 4, 2), **topology_options)))
     else:
-        made = world(**given)
-    text = rejection(made, one)
+        numa_world = world(**topology_options)
+    text = rejection(numa_world, subject)
     assert text.removeprefix("1 ") == reason
 
 
 def test_resources_in_different_zones_are_named_with_their_bits() -> None:
-    made = world((2, 1, 4, 2), memory="4Gi")
-    made.run(lsr("7", numa=SINGLE, memory="1Gi"))  # zone 0: one CPU left
-    made.run(pod(cpu="1", memory="3Gi", annotations={names.ANNOTATION_NUMA_TOPOLOGY_SPEC: json.dumps(SINGLE)}))
-    text = rejection(made, lsr("6", numa=SINGLE, memory="4Gi"))
+    numa_world = world((2, 1, 4, 2), memory="4Gi")
+    numa_world.run(lsr("7", numa=SINGLE, memory="1Gi"))  # zone 0: one CPU left
+    numa_world.run(pod(cpu="1", memory="3Gi", annotations={names.ANNOTATION_NUMA_TOPOLOGY_SPEC: json.dumps(SINGLE)}))
+    text = rejection(numa_world, lsr("6", numa=SINGLE, memory="4Gi"))
     assert text.startswith("1 Unaligned NUMA Hint cause cpu prefer [11] among [11],memory prefer [11] among [11]")
 
 
@@ -106,10 +106,10 @@ def test_resources_in_different_zones_are_named_with_their_bits() -> None:
     ],
 )
 def test_a_malformed_annotation_is_an_error_for_its_pod_only(annotation: dict[str, str], where: str) -> None:
-    made = world()
+    numa_world = world()
     with pytest.raises(CycleFailed, match="(?s)" + where.replace("[", r"\[")):
-        made.place(lsr("2", annotations=annotation))
-    assert made.run(lsr("2")) == {"cpuset": "0-1"}
+        numa_world.place(lsr("2", annotations=annotation))
+    assert numa_world.run(lsr("2")) == {"cpuset": "0-1"}
 
 
 @pytest.mark.parametrize(
@@ -117,8 +117,8 @@ def test_a_malformed_annotation_is_an_error_for_its_pod_only(annotation: dict[st
     [("LSE", 9000, True), ("LSR", 9999, True), ("LS", 9000, False), ("", 9000, False), ("LSR", 5500, False)],
 )
 def test_classes_that_get_cpus(qos: str, priority: int, bound: bool) -> None:
-    one = lsr("2", labels={names.LABEL_QOS_CLASS: qos}, priority=priority)
-    assert ("cpuset" in world().run(one)) is bound
+    candidate = lsr("2", labels={names.LABEL_QOS_CLASS: qos}, priority=priority)
+    assert ("cpuset" in world().run(candidate)) is bound
 
 
 @pytest.mark.parametrize(
@@ -132,15 +132,15 @@ def test_classes_that_get_cpus(qos: str, priority: int, bound: bool) -> None:
     ],
 )
 def test_the_spec_is_completed(spec: dict[str, str], labels: dict[str, str], written: dict[str, str]) -> None:
-    made = world(labels=labels)
-    bound = made.bind(made.place(lsr("2", spec=spec)))
+    numa_world = world(labels=labels)
+    bound = numa_world.bind(numa_world.place(lsr("2", spec=spec)))
     assert json.loads(bound.metadata.annotations[SPEC]) == written
 
 
 def test_constrained_burst_binds_nothing_and_keeps_its_spec() -> None:
-    made = world()
+    numa_world = world()
     spec = {"requiredCPUBindPolicy": "ConstrainedBurst"}
-    bound = made.bind(made.place(lsr("2", spec=spec)))
+    bound = numa_world.bind(numa_world.place(lsr("2", spec=spec)))
     assert STATUS not in bound.metadata.annotations
     assert json.loads(bound.metadata.annotations[SPEC]) == spec
 
@@ -153,20 +153,20 @@ def test_the_status_of_a_pod_with_zones() -> None:
 
 
 def test_reserved_cpus_are_never_given() -> None:
-    made = world((1, 1, 4, 2), reserved="0-3")
-    assert made.run(lsr("4", spec=FULL)) == {"cpuset": "4-7"}
+    numa_world = world((1, 1, 4, 2), reserved="0-3")
+    assert numa_world.run(lsr("4", spec=FULL)) == {"cpuset": "4-7"}
 
 
 # Restart, hostile and late input
 
 
 def test_a_restart_gives_the_same_page() -> None:
-    made = world(count=2)
-    for one in (lsr("4"), lsr("2", spec=SPREAD), lsr("2", numa=SINGLE), pod(cpu="1")):
-        made.run(one)
-    before = [made.page(f"n{at}") for at in range(2)]
-    made.start()
-    assert [made.page(f"n{at}") for at in range(2)] == before
+    numa_world = world(count=2)
+    for subject in (lsr("4"), lsr("2", spec=SPREAD), lsr("2", numa=SINGLE), pod(cpu="1")):
+        numa_world.run(subject)
+    before = [numa_world.page(f"n{at}") for at in range(2)]
+    numa_world.start()
+    assert [numa_world.page(f"n{at}") for at in range(2)] == before
 
 
 @pytest.mark.parametrize(
@@ -183,82 +183,108 @@ def test_a_restart_gives_the_same_page() -> None:
     ids=["too many", "malformed", "no list", "amount", "node", "repeated", "negative"],
 )
 def test_a_forged_status_of_a_bound_pod_does_not_count(status: str, more: dict[str, Any]) -> None:
-    made = world()
-    made.add(lsr(**{"cpu": "4", "annotations": {STATUS: status}, "on": "n0", **more}))
-    assert made.page("n0")["availableCPUs"] == "0-15"
-    assert made.plugin.book.malformed == {"allocation": 1}
+    numa_world = world()
+    numa_world.add(lsr(**{"cpu": "4", "annotations": {STATUS: status}, "on": "n0", **more}))
+    assert numa_world.page("n0")["availableCPUs"] == "0-15"
+    assert numa_world.plugin.book.malformed == {"allocation": 1}
 
 
 def test_a_status_of_a_pod_of_another_scheduler_counts() -> None:
     """Of a profile with another name, or of a second scheduler on the same nodes."""
-    made = world()
-    one = lsr("4", annotations={STATUS: '{"cpuset": "0-3"}'}, on="n0")
-    one.spec.scheduler_name = "koord-scheduler-2"
-    made.add(one)
-    assert made.page("n0")["availableCPUs"] == "4-15"
+    numa_world = world()
+    candidate = lsr("4", annotations={STATUS: '{"cpuset": "0-3"}'}, on="n0")
+    candidate.spec.scheduler_name = "koord-scheduler-2"
+    numa_world.add(candidate)
+    assert numa_world.page("n0")["availableCPUs"] == "4-15"
 
 
 def test_the_status_of_a_pending_pod_counts_nowhere() -> None:
-    made = world()
-    assert made.run(lsr("2", annotations={STATUS: '{"cpuset": "8-9"}'})) == {"cpuset": "0-1"}
-    plain = made.bind(made.place(pod(cpu="2", annotations={STATUS: '{"cpuset": "8-9"}'})))
+    numa_world = world()
+    assert numa_world.run(lsr("2", annotations={STATUS: '{"cpuset": "8-9"}'})) == {"cpuset": "0-1"}
+    plain = numa_world.bind(numa_world.place(pod(cpu="2", annotations={STATUS: '{"cpuset": "8-9"}'})))
     assert STATUS not in plain.metadata.annotations
-    assert made.page("n0")["availableCPUs"] == "2-15"
+    assert numa_world.page("n0")["availableCPUs"] == "2-15"
 
 
 @pytest.mark.parametrize("forged_first", [True, False])
 def test_cpus_that_two_pods_claim_are_not_free_until_both_are_gone(forged_first: bool) -> None:
     """Two leaders may have overlapped: each pod may run on what it claims."""
-    made = world()
+    numa_world = world()
 
-    def one(name: str, second: int, cpuset: str) -> Pod:
+    def annotated(name: str, second: int, cpuset: str) -> Pod:
         created = f"2026-01-01T00:00:0{second}Z"
         metadata = {"creationTimestamp": created}
         return lsr("4", name=name, on="n0", annotations={STATUS: json.dumps({"cpuset": cpuset})}, metadata=metadata)
 
-    genuine, forged = one("genuine", 1, "0-3"), one("forged", 2, "2-5")
+    genuine, forged = annotated("genuine", 1, "0-3"), annotated("forged", 2, "2-5")
     for each in (forged, genuine) if forged_first else (genuine, forged):
-        made.add(each)
-    assert made.page("n0")["availableCPUs"] == "6-15"
-    made.remove(genuine.metadata.uid)
-    assert made.page("n0")["availableCPUs"] == "0-1,6-15"
-    made.remove(forged.metadata.uid)
-    assert made.page("n0")["availableCPUs"] == "0-15"
+        numa_world.add(each)
+    assert numa_world.page("n0")["availableCPUs"] == "6-15"
+    numa_world.remove(genuine.metadata.uid)
+    assert numa_world.page("n0")["availableCPUs"] == "0-1,6-15"
+    numa_world.remove(forged.metadata.uid)
+    assert numa_world.page("n0")["availableCPUs"] == "0-15"
 
 
 def test_a_topology_may_come_after_the_pods_and_before_the_node() -> None:
-    made = NumaWorld((node("n0", cpu="16"), None))
-    made.add(lsr("4", on="n0", annotations={STATUS: '{"cpuset": "0-3"}'}))
-    made.report(topology("later", (1, 1, 4, 2)))
-    assert rejection(made, lsr("2")) == "1 node(s) invalid CPU Topology"
-    made.report(topology("n0", (2, 1, 4, 2)))
-    assert made.run(lsr("2")) == {"cpuset": "8-9"}
-    made.cluster.table.set_node(node("later", cpu="8"))
-    assert made.page("later")["availableCPUs"] == "0-7"
+    numa_world = NumaWorld((node("n0", cpu="16"), None))
+    numa_world.add(lsr("4", on="n0", annotations={STATUS: '{"cpuset": "0-3"}'}))
+    numa_world.report(topology("later", (1, 1, 4, 2)))
+    assert rejection(numa_world, lsr("2")) == "1 node(s) invalid CPU Topology"
+    numa_world.report(topology("n0", (2, 1, 4, 2)))
+    assert numa_world.run(lsr("2")) == {"cpuset": "8-9"}
+    numa_world.cluster.table.set_node(node("later", cpu="8"))
+    assert numa_world.page("later")["availableCPUs"] == "0-7"
 
 
 def test_a_node_that_lost_cpus_keeps_its_pods() -> None:
-    made = world((2, 1, 4, 2))
-    made.run(lsr("16"))
-    made.report(topology("n0", (1, 1, 4, 2)))
-    page = made.page("n0")
+    numa_world = world((2, 1, 4, 2))
+    numa_world.run(lsr("16"))
+    numa_world.report(topology("n0", (1, 1, 4, 2)))
+    page = numa_world.page("n0")
     assert page["availableCPUs"] == ""
     assert page["allocatedCPUs"]["15"] == {"cpuID": 15, "refCount": 1, "exclusivePolicy": ""}
-    made.remove(next(iter(made.pods)))
-    assert made.page("n0")["availableCPUs"] == "0-7"
-    made.report(topology("n0", (2, 1, 4, 2)))
-    assert made.page("n0")["availableCPUs"] == "0-15"
+    numa_world.remove(next(iter(numa_world.pods)))
+    assert numa_world.page("n0")["availableCPUs"] == "0-7"
+    numa_world.report(topology("n0", (2, 1, 4, 2)))
+    assert numa_world.page("n0")["availableCPUs"] == "0-15"
+
+
+def test_cpus_that_the_kubelet_pins_over_those_of_a_pod_are_given_to_nobody_else() -> None:
+    """The pod keeps its CPUs; a CPU is free when both are gone, in either order."""
+    pinned = [{"namespace": "a", "name": "b", "uid": "c", "cpuset": "2-5", "managedByKubelet": True}]
+    overlapping = topology("n0", (2, 1, 4, 2), annotations={names.ANNOTATION_POD_CPU_ALLOCS: json.dumps(pinned)})
+    for pod_first in (True, False):
+        numa_world = world((2, 1, 4, 2))
+        assert numa_world.run(lsr("4")) == {"cpuset": "0-3"}
+        numa_world.report(overlapping)
+        page = numa_world.page("n0")
+        assert (page["reservedCPUs"], page["availableCPUs"]) == ("2-5", "6-15")
+        assert {*page["allocatedCPUs"]} == {"0", "1", "2", "3"}
+        numa_world.start()
+        numa_world.report(overlapping)
+        assert numa_world.page("n0") == page
+        assert "not enough cpus available" in rejection(numa_world, lsr("12"))
+        if pod_first:
+            numa_world.remove(next(iter(numa_world.pods)))
+            assert numa_world.page("n0")["availableCPUs"] == "0-1,6-15"
+            numa_world.report(topology("n0", (2, 1, 4, 2)))
+        else:
+            numa_world.report(topology("n0", (2, 1, 4, 2)))
+            assert numa_world.page("n0")["availableCPUs"] == "4-15"
+            numa_world.remove(next(iter(numa_world.pods)))
+        assert numa_world.page("n0")["availableCPUs"] == "0-15"
 
 
 def test_malformed_input_is_counted_and_the_rest_is_used() -> None:
-    made = world()
-    made.report(topology("n0", (2, 1, 4, 2), annotations={names.ANNOTATION_POD_CPU_ALLOCS: "{"}))
-    made.cluster.table.set_node(node("n0", cpu="16", memory="64Gi", annotations={RATIO: '{"cpu": -1}'}))
-    assert rejection(made, lsr("2")) == "1 node(s) invalid CPU amplification ratio"
-    made.cluster.table.set_node(node("n0", cpu="16", memory="64Gi"))
-    assert made.run(lsr("2")) == {"cpuset": "0-1"}
+    numa_world = world()
+    numa_world.report(topology("n0", (2, 1, 4, 2), annotations={names.ANNOTATION_POD_CPU_ALLOCS: "{"}))
+    numa_world.cluster.table.set_node(node("n0", cpu="16", memory="64Gi", annotations={RATIO: '{"cpu": -1}'}))
+    assert rejection(numa_world, lsr("2")) == "1 node(s) invalid CPU amplification ratio"
+    numa_world.cluster.table.set_node(node("n0", cpu="16", memory="64Gi"))
+    assert numa_world.run(lsr("2")) == {"cpuset": "0-1"}
     registry = CollectorRegistry()
-    NumaCounters.once(registry, made.plugin.book.malformed)
+    NumaCounters.once(registry, numa_world.plugin.book.malformed)
     values = {
         kind: registry.get_sample_value("scheduler_numa_malformed_input_total", {"kind": kind})
         for kind in ("topology", "ratio", "allocation")
@@ -270,83 +296,83 @@ def test_malformed_input_is_counted_and_the_rest_is_used() -> None:
 
 
 def test_preemption_frees_cpus() -> None:
-    made = world((1, 1, 4, 2), cpu="16")  # cpu is no bottleneck, CPUs are
+    numa_world = world((1, 1, 4, 2), cpu="16")  # cpu is no bottleneck, CPUs are
     for priority in (9001, 9002):
-        made.run(lsr("4", priority=priority))
+        numa_world.run(lsr("4", priority=priority))
     with pytest.raises(FitError) as failure:
-        made.place(lsr("4", priority=9999, spec=FULL))
+        numa_world.place(lsr("4", priority=9999, spec=FULL))
     assert failure.value.nominated == "n0"
-    assert len(made.evicted) == 1
-    assert made.page("n0")["availableCPUs"] == ""
+    assert len(numa_world.evicted) == 1
+    assert numa_world.page("n0")["availableCPUs"] == ""
 
 
 def test_preemption_takes_a_pod_of_the_numa_node_that_then_fits() -> None:
     """Zone 0: a pod of 8 CPUs; zone 1: two of 4. Any of them would do for the node, the least important one goes."""
-    made = world((2, 1, 4, 2), memory="4Gi", cpu="64")
+    numa_world = world((2, 1, 4, 2), memory="4Gi", cpu="64")
     for name, cpu, priority in (("a", "8", 9002), ("b", "4", 9001), ("c", "4", 9003)):
-        made.run(lsr(cpu, name=name, memory="1Gi", priority=priority, numa=SINGLE))
+        numa_world.run(lsr(cpu, name=name, memory="1Gi", priority=priority, numa=SINGLE))
     for cpu, victims in (("4", ["b"]), ("6", ["a"])):
-        made.evicted.clear()
+        numa_world.evicted.clear()
         with pytest.raises(FitError) as failure:
-            made.place(lsr(cpu, memory="1Gi", priority=9999, numa=SINGLE))
+            numa_world.place(lsr(cpu, memory="1Gi", priority=9999, numa=SINGLE))
         assert failure.value.nominated == "n0"
-        assert made.evicted == victims
+        assert numa_world.evicted == victims
 
 
 def test_a_pod_on_trial_holds_what_it_would_get() -> None:
     """Room for nominated pods, and gangs that are planned pod by pod."""
-    made = world((2, 1, 4, 2))
-    forged = made.cluster.info(lsr("12", annotations={STATUS: '{"cpuset": "0"}'}))
-    with made.cluster.table.what_if() as trial:
+    numa_world = world((2, 1, 4, 2))
+    forged = numa_world.cluster.info(lsr("12", annotations={STATUS: '{"cpuset": "0"}'}))
+    with numa_world.cluster.table.what_if() as trial:
         trial.add(forged, 0)
-        assert made.page("n0")["availableCPUs"] == "12-15"
-        assert rejection(made, lsr("6")) == "1 not enough cpus available to satisfy request"
-    assert made.run(lsr("6")) == {"cpuset": "0-5"}
+        assert numa_world.page("n0")["availableCPUs"] == "12-15"
+        assert rejection(numa_world, lsr("6")) == "1 not enough cpus available to satisfy request"
+    assert numa_world.run(lsr("6")) == {"cpuset": "0-5"}
 
 
 def test_an_unreserved_pod_holds_nothing() -> None:
-    made = world()
-    placement = made.place(lsr("4"))
-    assert made.page("n0")["availableCPUs"] == "4-15"
-    made.cycle.release(placement)
-    assert made.page("n0")["availableCPUs"] == "0-15"
+    numa_world = world()
+    placement = numa_world.place(lsr("4"))
+    assert numa_world.page("n0")["availableCPUs"] == "4-15"
+    numa_world.cycle.release(placement)
+    assert numa_world.page("n0")["availableCPUs"] == "0-15"
 
 
 def test_profiles_share_what_pods_hold() -> None:
-    made = world()
-    made.place(lsr("4"))
-    made.cluster.use(profile="other")
-    other = type(made.plugin)(None, made.cluster.handle)
+    numa_world = world()
+    numa_world.place(lsr("4"))
+    numa_world.cluster.use(profile="other")
+    other = type(numa_world.plugin)(None, numa_world.cluster.handle)
     assert other.node_page("n0")["availableCPUs"] == "4-15"
 
 
 def test_the_page_of_an_unknown_node_or_without_topology_is_an_error() -> None:
-    made = NumaWorld((node("n0"), None))
+    numa_world = NumaWorld((node("n0"), None))
     with pytest.raises(RuntimeError, match=r"^cannot find node n1$"):
-        made.page("n1")
+        numa_world.page("n1")
     with pytest.raises(RuntimeError, match=r"^node n0 has no valid CPU topology$"):
-        made.page("n0")
+        numa_world.page("n0")
 
 
 # Amplified CPUs and scores
 
 
 @pytest.mark.parametrize(
-    ("existing", "one"),
+    ("existing", "subject"),
     [(lsr("32"), pod(cpu="32")), (pod(cpu="32"), lsr("32"))],
     ids=["bound, then shared", "shared, then bound"],
 )
-def test_bound_cpus_count_amplified(existing: Pod, one: Pod) -> None:
-    made = world((1, 1, 16, 2), cpu="64", annotations={RATIO: '{"cpu":2.00}'})
-    made.run(existing)
-    assert rejection(made, one) == "1 Insufficient amplified cpu"
+def test_bound_cpus_count_amplified(existing: Pod, subject: Pod) -> None:
+    numa_world = world((1, 1, 16, 2), cpu="64", annotations={RATIO: '{"cpu":2.00}'})
+    numa_world.run(existing)
+    assert rejection(numa_world, subject) == "1 Insufficient amplified cpu"
 
 
 def test_amplified_zones() -> None:
     """16 CPUs at ratio 1.5 are 24; 4 bound ones take 6 of them."""
-    made = world((1, 1, 8, 2), cpu="24", annotations={RATIO: '{"cpu":1.50}'})
-    made.run(lsr("4"))
-    page = made.page("n0")
+    numa_world = world((1, 1, 8, 2), cpu="24", annotations={RATIO: '{"cpu":1.50}'})
+    numa_world.run(lsr("4"))
+    page = numa_world.page("n0")
     assert page["remainingNUMANodeResources"]["0"]["cpu"] == "18000m"
     assert page["allocatedNUMANodeResources"]["0"]["cpu"] == "6000m"
     assert page["amplificationRatios"] == {"cpu": 1.5}
@@ -360,10 +386,10 @@ def test_amplification_rounds_up_and_is_exact(amount: int, ratio: float, result:
     assert amplify(amount, round(ratio * UNIT)) == result
 
 
-def score(made: NumaWorld, one: Pod) -> int:
-    info, state = made.cluster.info(one), CycleState()
-    assert prepare(made.cycle.framework, state, info).status.ok
-    return int(made.plugin.score(state, info, np.array([0], np.intp))[0])
+def score(world: NumaWorld, pod: Pod) -> int:
+    info, state = world.cluster.info(pod), CycleState()
+    assert prepare(world.cycle.framework, state, info).status.ok
+    return int(world.plugin.score(state, info, np.array([0], np.intp))[0])
 
 
 def amplified_world() -> NumaWorld:
@@ -375,57 +401,61 @@ def amplified_world() -> NumaWorld:
 def test_scores_of_amplified_cpus() -> None:
     assert score(amplified_world(), pod(cpu="8", memory="16Gi")) == 16
     assert score(amplified_world(), lsr("8", memory="16Gi")) == 19
-    made = amplified_world()
-    made.run(lsr("20", memory="4Gi"))
-    assert score(made, pod(cpu="8", memory="16Gi")) == 35
+    numa_world = amplified_world()
+    numa_world.run(lsr("20", memory="4Gi"))
+    assert score(numa_world, pod(cpu="8", memory="16Gi")) == 35
 
 
 def test_the_score_of_the_chosen_zone() -> None:
-    made = NumaWorld(
+    numa_world = NumaWorld(
         (node("n0", cpu="104", memory="256Gi", labels={NUMA: "SingleNUMANode"}),
          topology("n0", (2, 1, 26, 2), memory="128Gi")),
         args=MOST,
     )  # fmt: skip
-    assert score(made, lsr("21", memory="40Gi")) == 35
+    assert score(numa_world, lsr("21", memory="40Gi")) == 35
 
 
 def test_the_zone_with_the_higher_score_is_chosen() -> None:
     """Two zones of 52 CPUs: the lower one of two empty zones, then the emptier one."""
-    made = world((2, 1, 26, 2), memory="128Gi", cpu="104")
-    assert made.run(lsr("4", memory="8Gi", numa=SINGLE))["cpuset"] == "0-3"
-    assert made.run(lsr("4", memory="8Gi", numa=SINGLE))["cpuset"] == "52-55"
+    numa_world = world((2, 1, 26, 2), memory="128Gi", cpu="104")
+    assert numa_world.run(lsr("4", memory="8Gi", numa=SINGLE))["cpuset"] == "0-3"
+    assert numa_world.run(lsr("4", memory="8Gi", numa=SINGLE))["cpuset"] == "52-55"
 
 
 def test_plain_pods_skip_the_filter_while_no_node_demands_anything() -> None:
-    made = world()
+    numa_world = world()
     state = CycleState()
-    prepare(made.cycle.framework, state, made.cluster.info(pod(cpu="1")))
+    prepare(numa_world.cycle.framework, state, numa_world.cluster.info(pod(cpu="1")))
     assert "NodeNUMAResource" in state.skip_filter
-    made.cluster.table.set_node(node("n0", cpu="16", labels={BIND: "FullPCPUsOnly"}))
+    numa_world.cluster.table.set_node(node("n0", cpu="16", labels={BIND: "FullPCPUsOnly"}))
     state = CycleState()
-    prepare(made.cycle.framework, state, made.cluster.info(pod(cpu="1")))
+    prepare(numa_world.cycle.framework, state, numa_world.cluster.info(pod(cpu="1")))
     assert "NodeNUMAResource" not in state.skip_filter
 
 
-def test_a_reservation_holds_no_cpus() -> None:
-    made = world()
-    reserved = PodInfo(lsr("4"), made.cluster.shapes.shape(lsr("4")), "Reservation")
-    placement = made.cycle.place(reserved)
-    assert STATUS not in made.prepared(placement).metadata.annotations
-    assert made.page("n0")["availableCPUs"] == "0-15"
-    bound = lsr("4", annotations={STATUS: '{"cpuset": "0-3"}'}, on="n0")
-    made.cycle.cache.set_pod(bound, "Reservation")
-    assert made.page("n0")["availableCPUs"] == "0-15"
+def test_a_reservation_holds_cpus_like_a_pod() -> None:
+    """More in test_numa_reservations.py."""
+    numa_world = world()
+    reserved = PodInfo(lsr("4"), numa_world.cluster.shapes.shape(lsr("4")), "Reservation")
+    placement = numa_world.cycle.place(reserved)
+    assert numa_world.prepared(placement).metadata.annotations[STATUS] == '{"cpuset":"0-3"}'
+    assert numa_world.page("n0")["availableCPUs"] == "4-15"
+    numa_world.cycle.release(placement)
+    bound = lsr("4", annotations={STATUS: '{"cpuset": "4-7"}'}, on="n0")
+    numa_world.cycle.cache.set_pod(bound, "Reservation")
+    assert numa_world.page("n0")["availableCPUs"] == "0-3,8-15"
 
 
 # Explanations
 
 
 def test_an_explanation_names_policies_and_numa_nodes() -> None:
-    made = world((2, 1, 4, 2), memory="4Gi", labels={NUMA: "SingleNUMANode"})
-    made.run(lsr("6", memory="1Gi"))
-    made.run(lsr("4", memory="3Gi"))
-    report = explain(made.cycle.framework, made.cluster.info(lsr("6", memory="2Gi", spec=FULL)), "unschedulable")
+    numa_world = world((2, 1, 4, 2), memory="4Gi", labels={NUMA: "SingleNUMANode"})
+    numa_world.run(lsr("6", memory="1Gi"))
+    numa_world.run(lsr("4", memory="3Gi"))
+    report = explain(
+        numa_world.cycle.framework, numa_world.cluster.info(lsr("6", memory="2Gi", spec=FULL)), "unschedulable"
+    )
     (refused,) = report.refused
     assert (refused.plugin, refused.nodes) == ("NodeNUMAResource", ["n0"])
     assert refused.details == [
@@ -440,31 +470,31 @@ def test_an_explanation_names_policies_and_numa_nodes() -> None:
 
 
 def test_resources_of_zones_are_limited() -> None:
-    made = world()
-    columns = made.plugin.book.columns
+    numa_world = world()
+    columns = numa_world.plugin.book.columns
     indexes = {columns.resource(f"example.com/r{number}") for number in range(MAX_RESOURCES + 10)}
     assert len(columns.resources) == MAX_RESOURCES
     assert None in indexes
-    assert made.run(lsr("2")) == {"cpuset": "0-1"}
+    assert numa_world.run(lsr("2")) == {"cpuset": "0-1"}
 
 
 def test_a_resource_beyond_the_limit_is_ignored_on_every_path() -> None:
     """Zones lack it, so it would refuse the pod. Filter for all rows, for one row and Reserve agree."""
-    made = world((2, 1, 4, 2))
+    numa_world = world((2, 1, 4, 2))
     for number in range(MAX_RESOURCES):
-        made.plugin.book.columns.resource(f"example.com/r{number}")
-    made.report(topology("n0", (2, 1, 4, 2), more={"example.com/late": "1"}))
-    made.report(topology("n0", (2, 1, 4, 2), more={"example.com/late": "1"}))
+        numa_world.plugin.book.columns.resource(f"example.com/r{number}")
+    numa_world.report(topology("n0", (2, 1, 4, 2), more={"example.com/late": "1"}))
+    numa_world.report(topology("n0", (2, 1, 4, 2), more={"example.com/late": "1"}))
     more: dict[str, Any] = {"example.com__late": "3"}
-    info, state = made.cluster.info(lsr("2", numa=SINGLE, **more)), CycleState()
-    assert prepare(made.cycle.framework, state, info).status.ok
+    info, state = numa_world.cluster.info(lsr("2", numa=SINGLE, **more)), CycleState()
+    assert prepare(numa_world.cycle.framework, state, info).status.ok
     rows = np.array([0], np.intp)
-    columns = made.plugin._filter.check(made.plugin._need(info), rows)
-    assert (columns.tolist(), made.plugin.filter(state, info, rows).tolist()) == ([0], [0])
-    assert made.plugin.reserve(state, info, 0).ok
-    assert len(made.plugin.book.columns.resources) == MAX_RESOURCES
-    made.page("n0")
-    assert made.plugin.book.malformed == {"topology": 2}
+    columns = numa_world.plugin._filter.check(numa_world.plugin._need(info), rows)
+    assert (columns.tolist(), numa_world.plugin.filter(state, info, rows).tolist()) == ([0], [0])
+    assert numa_world.plugin.reserve(state, info, 0).ok
+    assert len(numa_world.plugin.book.columns.resources) == MAX_RESOURCES
+    numa_world.page("n0")
+    assert numa_world.plugin.book.malformed == {"topology": 2}
 
 
 @pytest.mark.parametrize("by_row", [True, False], ids=["one row", "columns"])
@@ -472,18 +502,18 @@ def test_distinct_texts_about_hints_are_bounded(by_row: bool, monkeypatch: pytes
     """A tenant can ask for any mixture of resources, and reasons are never freed."""
     monkeypatch.setattr(filtering, "MAX_TEXTS", 2)
     gpus = {f"example.com/r{number}": "1" for number in range(5)}
-    made = world((2, 1, 4, 2), more=gpus)
+    numa_world = world((2, 1, 4, 2), more=gpus)
     messages = []
     for name in gpus:
         more: dict[str, Any] = {name.replace("/", "__"): "3"}
-        info, state = made.cluster.info(lsr("2", numa=SINGLE, **more)), CycleState()
-        assert prepare(made.cycle.framework, state, info).status.ok
+        info, state = numa_world.cluster.info(lsr("2", numa=SINGLE, **more)), CycleState()
+        assert prepare(numa_world.cycle.framework, state, info).status.ok
         rows = np.array([0], np.intp)
         checked = (
-            made.plugin.filter(state, info, rows)
+            numa_world.plugin.filter(state, info, rows)
             if by_row
-            else made.plugin._filter.check(made.plugin._need(info), rows)
+            else numa_world.plugin._filter.check(numa_world.plugin._need(info), rows)
         )
-        messages.append(made.plugin.reasons.status(int(checked[0])).message)
+        messages.append(numa_world.plugin.reasons.status(int(checked[0])).message)
     assert ["example.com/r0" in messages[0], "example.com/r1" in messages[1]] == [True, True]
     assert messages[2:] == [filtering.UNALIGNED] * 3

@@ -31,7 +31,7 @@ KIB = 1024
 @st.composite
 def plain_nodes(draw: st.DrawFn) -> plain.PlainNode:
     shape = draw(SHAPES)
-    cpus = [PlainCPU(**one) for one in detail(*shape)]
+    cpus = [PlainCPU(**fields) for fields in detail(*shape)]
     reserved = draw(st.sets(st.sampled_from([cpu.id for cpu in cpus]), max_size=1))
     per_zone = shape[2] * shape[3]
     zones = {
@@ -75,49 +75,49 @@ def plain_pods(draw: st.DrawFn) -> plain.PlainPod:
     )
 
 
-def real_node(name: str, one: plain.PlainNode) -> tuple[Node, NodeResourceTopology]:
-    labels = {names.LABEL_NUMA_ALLOCATE_STRATEGY: "MostAllocated" if one.most else "LeastAllocated"}
-    if one.bind:
-        labels[names.LABEL_CPU_BIND_POLICY] = {"FullPCPUs": "FullPCPUsOnly"}.get(one.bind, one.bind)
-    if one.numa:
-        labels[names.LABEL_NUMA_TOPOLOGY_POLICY] = one.numa
-    ratio = {"cpu": float(one.ratio), "memory": float(one.ratio)}
-    annotations = {} if one.ratio == 1 else {names.ANNOTATION_RESOURCE_AMPLIFICATION_RATIO: json.dumps(ratio)}
+def real_node(name: str, machine: plain.PlainNode) -> tuple[Node, NodeResourceTopology]:
+    labels = {names.LABEL_NUMA_ALLOCATE_STRATEGY: "MostAllocated" if machine.most else "LeastAllocated"}
+    if machine.bind:
+        labels[names.LABEL_CPU_BIND_POLICY] = {"FullPCPUs": "FullPCPUsOnly"}.get(machine.bind, machine.bind)
+    if machine.numa:
+        labels[names.LABEL_NUMA_TOPOLOGY_POLICY] = machine.numa
+    ratio = {"cpu": float(machine.ratio), "memory": float(machine.ratio)}
+    annotations = {} if machine.ratio == 1 else {names.ANNOTATION_RESOURCE_AMPLIFICATION_RATIO: json.dumps(ratio)}
     return (
         node(
             name,
-            cpu=f"{one.allocatable['cpu']}m",
-            memory=str(one.allocatable["memory"]),
+            cpu=f"{machine.allocatable['cpu']}m",
+            memory=str(machine.allocatable["memory"]),
             labels=labels,
             annotations=annotations,
         ),
         topology(
             name,
-            one.shape,  # type: ignore[attr-defined]
+            machine.shape,  # type: ignore[attr-defined]
             memory=f"{8}Ki",
-            zones=bool(one.zones),
-            reserved=",".join(map(str, one.reserved)),
+            zones=bool(machine.zones),
+            reserved=",".join(map(str, machine.reserved)),
         ),
     )
 
 
-def real_pod(name: str, one: plain.PlainPod) -> Pod:
+def real_pod(name: str, requirements: plain.PlainPod) -> Pod:
     numa: dict[str, str] = {}
-    if one.numa:
-        numa = {"numaTopologyPolicy": one.numa, "singleNUMANodeExclusive": one.single}
-    cpu, memory = f"{one.requests['cpu']}m", str(one.requests.get("memory", 0))
-    if not one.bound:
+    if requirements.numa:
+        numa = {"numaTopologyPolicy": requirements.numa, "singleNUMANodeExclusive": requirements.single}
+    cpu, memory = f"{requirements.requests['cpu']}m", str(requirements.requests.get("memory", 0))
+    if not requirements.bound:
         annotations = {names.ANNOTATION_NUMA_TOPOLOGY_SPEC: json.dumps(numa)} if numa else {}
         return pod(name, cpu=cpu, memory=memory, annotations=annotations, priority=9000)
-    spec = {("required" if one.required else "preferred") + "CPUBindPolicy": one.policy}
-    if one.exclusive:
-        spec["preferredCPUExclusivePolicy"] = one.exclusive
+    spec = {("required" if requirements.required else "preferred") + "CPUBindPolicy": requirements.policy}
+    if requirements.exclusive:
+        spec["preferredCPUExclusivePolicy"] = requirements.exclusive
     return lsr(cpu, name=name, memory=memory, spec=spec, numa=numa)
 
 
-def verdict(one: plain.PlainPod, at: plain.PlainNode) -> str | tuple[plain.PlainHolding, list[int] | None]:
+def verdict(requirements: plain.PlainPod, at: plain.PlainNode) -> str | tuple[plain.PlainHolding, list[int] | None]:
     try:
-        return plain.decide(one, at)
+        return plain.decide(requirements, at)
     except plain.Rejected as rejected:
         return str(rejected)
 
@@ -143,9 +143,9 @@ STEPS = st.lists(
 def test_node_numa_resource_agrees_with_its_plain_form(
     data: st.DataObject, nodes: list[plain.PlainNode], steps: list[tuple[str, int]], most: bool
 ) -> None:
-    for one in nodes:
-        one.pods = {}
-    real = [real_node(f"n{at}", one) for at, one in enumerate(nodes)]
+    for machine in nodes:
+        machine.pods = {}
+    real = [real_node(f"n{at}", node) for at, node in enumerate(nodes)]
     world = NumaWorld(*real, args=args(most))
     kinds = data.draw(st.lists(plain_pods(), min_size=1, max_size=3))
     for number, (step, at) in enumerate(steps):
@@ -153,8 +153,8 @@ def test_node_numa_resource_agrees_with_its_plain_form(
             if world.pods:
                 uid = sorted(world.pods)[at % len(world.pods)]
                 world.remove(uid)
-                for one in nodes:
-                    one.pods.pop(uid, None)
+                for machine in nodes:
+                    machine.pods.pop(uid, None)
         elif step == "restart":
             world.start()
         else:
@@ -165,21 +165,21 @@ def test_node_numa_resource_agrees_with_its_plain_form(
 def place(
     world: NumaWorld, nodes: list[plain.PlainNode], kind: plain.PlainPod, name: str, step: str, most: bool
 ) -> None:
-    one = real_pod(name, kind)
+    subject = real_pod(name, kind)
     verdicts = [verdict(kind, at) for at in nodes]
-    compare_filters_and_scores(world, nodes, kind, one, verdicts, most)
+    compare_filters_and_scores(world, nodes, kind, subject, verdicts, most)
     try:
-        placement = world.place(one)
+        placement = world.place(subject)
     except FitError:
         return
     chosen = verdicts[placement.row]
     assert not isinstance(chosen, str)
     holding, _ = chosen
     if step == "kill before bind":
-        one = world.prepared(placement)  # the patch was sent, the binding was not
+        subject = world.prepared(placement)  # the patch was sent, the binding was not
         world.start()
         compare_holdings(world, nodes)
-        placement = world.place(one)
+        placement = world.place(subject)
         chosen = verdicts[placement.row]
         assert not isinstance(chosen, str)
         holding, _ = chosen
@@ -196,11 +196,11 @@ def compare_filters_and_scores(
     world: NumaWorld,
     nodes: list[plain.PlainNode],
     kind: plain.PlainPod,
-    one: Pod,
+    pod: Pod,
     verdicts: list[Any],
     most: bool,
 ) -> None:
-    info, state, plugin = world.cluster.info(one), CycleState(), world.plugin
+    info, state, plugin = world.cluster.info(pod), CycleState(), world.plugin
     assert prepare(world.cycle.framework, state, info).status.ok
     rows = slice(0, len(nodes))
     numbers = plugin.filter(state, info, rows)
@@ -223,8 +223,8 @@ def compare_filters_and_scores(
 
 def compare_holdings(world: NumaWorld, nodes: list[plain.PlainNode]) -> None:
     taken = world.plugin.book.holdings
-    for row, one in enumerate(nodes):
-        expected = {uid: (held.cpus, held.zones) for uid, (_, held) in one.pods.items() if held.cpus or held.zones}
+    for row, machine in enumerate(nodes):
+        expected = {uid: (held.cpus, held.zones) for uid, (_, held) in machine.pods.items() if held.cpus or held.zones}
         held = taken[row].pods if row in taken else {}
         cpus = [cpu for pod in held.values() for cpu in range(pod.cpus.bit_length()) if pod.cpus >> cpu & 1]
         assert len(cpus) == len(set(cpus)), "a CPU is allocated twice"

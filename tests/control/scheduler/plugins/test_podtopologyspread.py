@@ -72,7 +72,7 @@ TAINTED = {"key": "t", "value": "", "effect": "NoSchedule"}
 @pytest.mark.parametrize(
     ("pods", "wanted", "fits"),
     [
-        pytest.param([], spreading(constraint()), "abxy", id="nobody there"),
+        pytest.param([], spreading(constraint()), "abxy", id="no pods"),
         pytest.param([foo("a")], spreading(constraint()), "xy", id="zones 1/0"),
         pytest.param([foo("a")], spreading(constraint(skew=2)), "abxy", id="zones 1/0, skew 2"),
         pytest.param([foo("a"), foo("x")], spreading(constraint()), "abxy", id="zones 1/1"),
@@ -97,15 +97,15 @@ TAINTED = {"key": "t", "value": "", "effect": "NoSchedule"}
             "xy",
             id="all nodes count if told so",
         ),
-        pytest.param([foo("a")], spreading(constraint(selector=None)), "abxy", id="no selector counts nobody"),
-        pytest.param([foo("a")], spreading(constraint(selector={})), "abxy", id="an empty one counts nobody, too"),
+        pytest.param([foo("a")], spreading(constraint(selector=None)), "abxy", id="no selector counts no pod"),
+        pytest.param([foo("a")], spreading(constraint(selector={})), "abxy", id="an empty one counts none"),
         pytest.param(
             [foo("a"), pod(labels={"foo": "", "v": "2"}, on="x")],
             spreading(constraint(matchLabelKeys=["v", "w"]), labels={"foo": "", "v": "2"}),
             "ab",
             id="only pods with the same value of v",
         ),
-        pytest.param([foo("a")], spreading(constraint(soft=True)), "abxy", id="soft constraints refuse nobody"),
+        pytest.param([foo("a")], spreading(constraint(soft=True)), "abxy", id="soft constraints refuse no node"),
     ],
 )  # fmt: skip
 def test_hard_constraints(pods: list[Pod], wanted: Pod, fits: str) -> None:
@@ -249,9 +249,9 @@ def test_a_gained_toleration_wakes_a_pod_whose_constraint_honours_taints() -> No
 def test_hints() -> None:
     cluster = Cluster()
     interests = PodTopologySpread(None, cluster.handle).interests()
-    told = {interest.resource: interest.hint for interest in interests}
+    hints = {interest.resource: interest.hint for interest in interests}
     waiting = cluster.info(spreading(constraint()))
-    pod_hint, node_hint = told["AssignedPod"], told["Node"]
+    pod_hint, node_hint = hints["AssignedPod"], hints["Node"]
     assert pod_hint
     assert node_hint
     assert pod_hint(waiting, None, foo("a"))
@@ -361,4 +361,4 @@ def test_default_constraints_follow_the_plain_rules(data: st.DataObject) -> None
     )
     feasible = data.draw(st.lists(st.sampled_from(world.nodes), unique_by=lambda n: n.metadata.name, min_size=1))
     expected = spread_scores(wanted, feasible, world, SYSTEM_DEFAULTS)
-    assert scored(plugin, cluster, wanted, *(one.metadata.name for one in feasible)) == expected
+    assert scored(plugin, cluster, wanted, *(node.metadata.name for node in feasible)) == expected

@@ -54,15 +54,15 @@ class Objects(StorageObjects):
         self.budgets = budgets
 
     def informer(self, kind: type[Any]) -> Any:
-        found = super().informer(kind)
+        of_kind = super().informer(kind)
         if kind is PodDisruptionBudget:
-            found.list = lambda: list(self.budgets)
-        return found
+            of_kind.list = lambda: list(self.budgets)
+        return of_kind
 
 
 @st.composite
 def placed(draw: st.DrawFn, number: int, nodes: int) -> Pod:
-    """A pod on a node; some are on their way out, to make room for somebody."""
+    """A pod on a node; some are terminating because they were preempted."""
     metadata: dict[str, Any] = {}
     status: dict[str, Any] = {}
     if draw(st.integers(0, 3)):
@@ -146,8 +146,8 @@ def test_victims_and_node_are_those_of_trying(scene: tuple[World, list[PodDisrup
         return
 
     def fits(name: str, pods: Sequence[Pod]) -> bool:
-        one = next(n for n in nodes if n.metadata.name == name)
-        return PlainCycle().refusal(wanted, one, replace(world, pods=pods)) is None
+        target = next(n for n in nodes if n.metadata.name == name)
+        return PlainCycle().refusal(wanted, target, replace(world, pods=pods)) is None
 
     choices = plain.choices(wanted, codes, there, budgets_, fits)
     info = cluster.info(msgspec.structs.replace(wanted))

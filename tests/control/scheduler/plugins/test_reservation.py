@@ -16,11 +16,12 @@ from control.scheduler.framework.status import Code
 from control.scheduler.plugins.defaultpreemption import DefaultPreemption
 from control.scheduler.plugins.reservation.owners import EventOwners
 from koordlet.api import names
-from koordlet.api.core import Node, Pod
+from koordlet.api.core import Container, Node, Pod
 from koordlet.api.crs.reservation import Reservation
 from koordlet.api.gates import SCHEDULER
 from koordlet.app.gates import FeatureGates
 from tests.control.reservation.reservationbuild import pod, reservation
+from tests.control.scheduler.build import node
 from tests.control.scheduler.plugins.reservationworld import POINTS, ReservationWorld
 
 AFFINITY = names.ANNOTATION_RESERVATION_AFFINITY
@@ -326,6 +327,26 @@ def test_an_owner_on_another_node_takes_no_room() -> None:
     assert not world.book.rooms["uid-r1"].offered
 
 
+# Nodes that arrive
+
+
+@pytest.mark.parametrize("number", [1, 20])
+def test_nodes_that_arrive_are_compared_for_a_pod_that_waits(number: int) -> None:
+    world = ReservationWorld(16)
+    world.schedule(reservation(cpu=4, owners=WEB))
+    assert "Insufficient cpu" in world.schedule(web(cpu=20))
+    world.put(*(node(f"new{at}", cpu="32", memory="64Gi", pods=110) for at in range(number)))
+    assert world.retry(world.pod("p")).startswith("new")
+
+
+def test_a_pod_that_needs_a_reservation_is_rejected_on_nodes_that_arrive() -> None:
+    world = ReservationWorld(16)
+    world.schedule(reservation(cpu=4, owners=WEB))
+    assert world.schedule(web(cpu=20, annotations=needs())).startswith("0/1 nodes are available: ")
+    world.put(*(node(f"new{at}", cpu="32", memory="64Gi", pods=110) for at in range(20)))
+    assert world.retry(world.pod("p")).startswith("0/21 nodes are available: ")
+
+
 # Choice
 
 
@@ -362,6 +383,30 @@ def test_the_owner_by_name_is_no_matter_of_the_shape() -> None:
     assert world.schedule(pod("a", cpu=2)) == "n0"
     assert world.schedule(pod("b", cpu=4)) == "n1"
     assert "Insufficient cpu" in world.schedule(pod("c", cpu=4))
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        {"matchLabels": {"apps.kubernetes.io/pod-index": "1"}},
+        {"matchExpressions": [{"key": "apps.kubernetes.io/pod-index", "operator": "In", "values": ["1"]}]},
+    ],
+)
+def test_a_label_of_one_replica_is_no_matter_of_the_shape(selector: dict[str, Any]) -> None:
+    world = ReservationWorld(4, 4)
+    world.put(reservation("for-1", cpu=4, owners=[{"labelSelector": selector}], node="n1"))
+    replicas = [pod(f"p{at}", cpu=2, labels={"apps.kubernetes.io/pod-index": str(at)}) for at in range(2)]
+    assert [world.schedule(replica) for replica in replicas] == ["n0", "n1"]
+    assert (world.owner_of("p0"), world.owner_of("p1")) == ("", "for-1")
+
+
+def test_owners_that_come_later_count_for_pods_of_a_known_shape() -> None:
+    world = ReservationWorld(2, 8)
+    world.put(reservation("other", cpu=1, owners=[{"labelSelector": {"matchLabels": {"app": "db"}}}], node="n0"))
+    assert world.schedule(pod("a", cpu=1, labels={"app": "web"})) == "n1"
+    world.put(reservation("web", cpu=1, owners=WEB, node="n0"))
+    assert world.schedule(web("b", cpu=1)) == "n0"
+    assert world.owner_of("b") == "web"
 
 
 def test_policies_do_not_share_a_node() -> None:
@@ -487,9 +532,9 @@ def preempting(*cpus: int) -> tuple[ReservationWorld, Evictions]:
     return ReservationWorld(*cpus, args=args, points=points, evictor=evictions), evictions
 
 
-def important(one: Any) -> Any:
-    one.spec.priority = 1000
-    return one
+def important(subject: Any) -> Any:
+    subject.spec.priority = 1000
+    return subject
 
 
 def test_an_owner_preempts_another_owner_of_a_restricted_reservation() -> None:
@@ -569,7 +614,7 @@ def test_a_pod_takes_no_room_of_a_reservation_that_it_does_not_use() -> None:
     assert (status.code, status.reasons) == (Code.UNSCHEDULABLE, ("Insufficient cpu by node",))
 
 
-# Pre-allocation
+# Pre-allocation; more in test_preallocation.py
 
 REQUIRED = {names.LABEL_PRE_ALLOCATION_REQUIRED: "true"}
 
@@ -579,11 +624,11 @@ REQUIRED = {names.LABEL_PRE_ALLOCATION_REQUIRED: "true"}
     [
         ({}, "unsupported with current attributes"),
         ({"allocatePolicy": "Restricted"}, "n0"),
-        ({"allocatePolicy": "Restricted", "labels": REQUIRED}, "which this scheduler does not support"),
+        ({"allocatePolicy": "Restricted", "labels": REQUIRED}, "no pod match reservation with pre allocation required"),
         ({"allocatePolicy": "Restricted", "preAllocationPolicy": {"mode": "Cluster"}}, "cluster mode"),
     ],
 )
-def test_running_pods_are_not_taken_over(of: dict[str, Any], result: str) -> None:
+def test_attributes_of_pre_allocation(of: dict[str, Any], result: str) -> None:
     world = ReservationWorld(8)
     assert result in world.schedule(reservation(cpu=4, preAllocation=True, **of))
     assert "Insufficient cpu" in world.schedule(
@@ -595,17 +640,17 @@ def test_running_pods_are_not_taken_over(of: dict[str, Any], result: str) -> Non
 
 
 def holder(phase: str = "Running", ready: str = "True", owners: str = '[{"object": {"name": "p"}}]') -> Any:
-    one = pod(
+    running = pod(
         "holder",
         cpu=6,
         node="n0",
         labels={names.LABEL_OPERATING_MODE: "Reservation"},
         annotations={names.ANNOTATION_RESERVATION_OWNERS: owners},
     )
-    one.status = msgspec.convert(
-        {"phase": phase, "conditions": [{"type": "Ready", "status": ready}]}, type(one.status), strict=False
+    running.status = msgspec.convert(
+        {"phase": phase, "conditions": [{"type": "Ready", "status": ready}]}, type(running.status), strict=False
     )
-    return one
+    return running
 
 
 def test_a_running_pod_in_operating_mode_is_a_reservation() -> None:
@@ -661,3 +706,18 @@ def test_the_explanation_names_reservations_and_figures() -> None:
 
 def allocated(name: str) -> dict[str, str]:
     return {names.ANNOTATION_RESERVATION_ALLOCATED: json.dumps({"name": name, "uid": f"uid-{name}"})}
+
+
+def test_a_pod_without_requests_uses_a_reservation_of_nothing() -> None:
+    """Descheduling makes such a Reservation for the replacement of a pod without requests."""
+    spec = {"schedulerName": "koord-scheduler", "containers": [{"name": "c"}]}
+    order = {"scheduling.koordinator.sh/reservation-order": "1"}
+    world = ReservationWorld(16, 16, 16)
+    world.put(reservation("r1", node="n1", owners=WEB, template={"spec": spec}, allocatable={}, labels=order))
+    world.put(reservation("r2", node="n2", cpu=4, owners=WEB))
+    bare = web("p")
+    bare = msgspec.structs.replace(bare, spec=msgspec.structs.replace(bare.spec, containers=[Container(name="c")]))
+    assert world.schedule(bare) == "n1"
+    assert world.owner_of("p") == "r1"
+    assert world.schedule(web("q", cpu=2)) == "n2"
+    assert world.owner_of("q") == "r2"

@@ -108,28 +108,28 @@ class Histories(RuleBasedStateMachine):
         labels = {"app": of["app"], **({names.LABEL_RESERVATION_IGNORED: "true"} if of["ignores"] else {})}
         name = f"p{number}" if f"default/p{number}" not in self.world.stored[Pod] else f"q{self.pods}"
         self.pods += 1
-        one = pod(name, cpu=of["cpu"], labels=labels, annotations=annotations)
-        one.metadata.uid = f"uid-{self.pods}"
+        subject = pod(name, cpu=of["cpu"], labels=labels, annotations=annotations)
+        subject.metadata.uid = f"uid-{self.pods}"
         objects = self.objects
-        plainly = {node.metadata.name: plain.taken(objects, one, node) for node in objects.nodes}
+        plainly = {node.metadata.name: plain.taken(objects, subject, node) for node in objects.nodes}
         feasible = [node for node in objects.nodes if plainly[node.metadata.name][0]]
-        self.world.put(one)
-        self._agree(one, plainly, objects, feasible)
-        chosen = self.world.retry(one)
+        self.world.put(subject)
+        self._agree(subject, plainly, objects, feasible)
+        chosen = self.world.retry(subject)
         if feasible:
             assert chosen in [node.metadata.name for node in feasible]
             room = plainly[chosen][1]
             assert self.world.owner_of(name) == ("" if room is None else room.metadata.name)
         else:
             assert chosen.startswith("0/3 nodes are available")
-            self.world.delete(one)
+            self.world.delete(subject)
 
     def _agree(
-        self, one: Pod, plainly: dict[str, tuple[bool, Reservation | None]], objects: Objects, feasible: list[Node]
+        self, pod: Pod, plainly: dict[str, tuple[bool, Reservation | None]], objects: Objects, feasible: list[Node]
     ) -> None:
         """The feasible nodes, the reservation on each, and the scores."""
         world, state = self.world, CycleState()
-        info = world.waiting(one)
+        info = world.waiting(pod)
         assert info is not None
         try:
             _, rows = evaluate(world.cycle.framework, state, info)
@@ -138,12 +138,12 @@ class Histories(RuleBasedStateMachine):
             assert [table.names[row] for row in rows] == [node.metadata.name for node in feasible]
             match = world.plugin._match(state, info)
             for row in rows.tolist():
-                best, expected = world.plugin._fitting.best(match, row), plainly[table.names[row]][1]
+                best, expected = world.plugin._offering.best(state, match, row), plainly[table.names[row]][1]
                 named = best[0].model.name if best is not None and best[0].model is not None else ""
                 assert named == ("" if expected is None else expected.metadata.name)
             if len(rows) and world.plugin.pre_score(state, info, rows).ok:
                 scores = world.plugin.normalize(state, info, rows, world.plugin.score(state, info, rows))
-                assert scores.tolist() == plain.node_scores(objects, one, feasible)
+                assert scores.tolist() == plain.node_scores(objects, pod, feasible)
                 assert (
                     world.plugin.score(state, info, table.all)[rows].tolist()
                     == world.plugin.score(state, info, rows).tolist()
@@ -165,19 +165,19 @@ class Histories(RuleBasedStateMachine):
     def schedule_a_reservation(self, of: dict[str, Any]) -> None:
         self.reservations += 1
         name = "r1" if "r1" not in self.world.stored[Reservation] else f"r{self.reservations + 1}"
-        one = reservation(name, uid=f"rsv-{self.reservations}", **of)
+        room = reservation(name, uid=f"rsv-{self.reservations}", **of)
         objects = self.objects
-        fits = [node.metadata.name for node in objects.nodes if plain.reserve_pod_fits(objects, one, node)]
-        chosen = self.world.schedule(one)
+        fits = [node.metadata.name for node in objects.nodes if plain.reserve_pod_fits(objects, room, node)]
+        chosen = self.world.schedule(room)
         assert chosen in fits if fits else chosen.startswith("0/3 nodes are available")
         if not fits:
-            self.world.delete(one)
+            self.world.delete(room)
 
     @precondition(lambda self: self.all(Reservation))
     @rule(data=st.data(), cpu=st.integers(0, 12))
     def resize_a_reservation(self, data: st.DataObject, cpu: int) -> None:
-        one = data.draw(st.sampled_from(self.all(Reservation)))
-        self._restate(one, allocatable={"cpu": Quantity.of(cpu)})
+        room = data.draw(st.sampled_from(self.all(Reservation)))
+        self._restate(room, allocatable={"cpu": Quantity.of(cpu)})
 
     @precondition(lambda self: self.all(Reservation))
     @rule(data=st.data(), phase=st.sampled_from(("Failed", "Succeeded")))
@@ -192,17 +192,17 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.all(Reservation))
     @rule(data=st.data(), unschedulable=st.booleans(), owners=OWNERS)
     def change_a_reservation(self, data: st.DataObject, unschedulable: bool, owners: list[Any]) -> None:
-        one = data.draw(st.sampled_from(self.all(Reservation)))
+        room = data.draw(st.sampled_from(self.all(Reservation)))
         known = reservation(owners=owners).spec.owners
         self.world.put(
             msgspec.structs.replace(
-                one, spec=msgspec.structs.replace(one.spec, unschedulable=unschedulable, owners=known)
+                room, spec=msgspec.structs.replace(room.spec, unschedulable=unschedulable, owners=known)
             )
         )
 
-    def _restate(self, one: Reservation, **status: Any) -> None:
-        if one.status.phase == AVAILABLE:
-            self.world.put(msgspec.structs.replace(one, status=msgspec.structs.replace(one.status, **status)))
+    def _restate(self, room: Reservation, **status: Any) -> None:
+        if room.status.phase == AVAILABLE:
+            self.world.put(msgspec.structs.replace(room, status=msgspec.structs.replace(room.status, **status)))
 
     # Process
 
@@ -223,11 +223,11 @@ class Histories(RuleBasedStateMachine):
         for node in objects.nodes:
             name = node.metadata.name
             assert world.requested(name) == objects.requested(name)
-            used = sum(plain.cpu_of_pod(one) for one in objects.pods_on(name))
+            used = sum(plain.cpu_of_pod(pod) for pod in objects.pods_on(name))
             assert used <= node.status.allocatable["cpu"].milli_value()
-            for one in objects.on(name):
-                room = world.book.rooms[one.metadata.uid]
-                assert room.used.get("cpu", 0) == objects.used(one)
+            for room_object in objects.on(name):
+                room = world.book.rooms[room_object.metadata.uid]
+                assert room.used.get("cpu", 0) == objects.used(room_object)
         known = {reservation.metadata.uid for reservation in objects.reservations}
         assert all(room.uid in known or room.owners for room in world.book.rooms.values())
         assert not any(room.lifted for room in world.book.rooms.values())

@@ -31,11 +31,11 @@ FIT = NodeResourcesFitPlusArgs(
 )
 
 
-def scores(plugin: Any, cluster: Cluster, one: Pod) -> list[int]:
-    found: list[int] = plugin.score(CycleState(), cluster.info(one), cluster.table.all).tolist()
+def scores(plugin: Any, cluster: Cluster, pod: Pod) -> list[int]:
+    points: list[int] = plugin.score(CycleState(), cluster.info(pod), cluster.table.all).tolist()
     rows = np.arange(cluster.table.size)[::-1]
-    assert plugin.score(CycleState(), cluster.info(one), rows).tolist() == found[::-1]
-    return found
+    assert plugin.score(CycleState(), cluster.info(pod), rows).tolist() == points[::-1]
+    return points
 
 
 def gpus(count: int, **more: Any) -> dict[str, Any]:
@@ -58,8 +58,8 @@ def test_a_container_without_requests_counts_with_the_default() -> None:
         {"name": "main", "image": "i", "resources": {"requests": {"cpu": "500m"}}},
         {"name": "helper", "image": "i"},
     ]
-    one = pod(spec={"containers": containers})
-    assert scores(NodeResourcesFitPlus(args, cluster.handle), cluster, one) == [40]  # 500 m + 100 m of 1 core
+    candidate = pod(spec={"containers": containers})
+    assert scores(NodeResourcesFitPlus(args, cluster.handle), cluster, candidate) == [40]  # 500 m + 100 m of 1 core
 
 
 def test_overhead_is_milli_cores_and_sidecars_count() -> None:
@@ -67,8 +67,8 @@ def test_overhead_is_milli_cores_and_sidecars_count() -> None:
     args = NodeResourcesFitPlusArgs(resources={"cpu": ResourcesType("LeastAllocated", 1)})
     sidecar = {"name": "s", "image": "i", "restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}}
     init = {"name": "i", "image": "i", "resources": {"requests": {"cpu": "3"}}}
-    one = pod(cpu="1", spec={"overhead": {"cpu": "1"}, "initContainers": [sidecar, init]})
-    assert scores(NodeResourcesFitPlus(args, cluster.handle), cluster, one) == [50]  # 3 + 1 + 1 of 10
+    candidate = pod(cpu="1", spec={"overhead": {"cpu": "1"}, "initContainers": [sidecar, init]})
+    assert scores(NodeResourcesFitPlus(args, cluster.handle), cluster, candidate) == [50]  # 3 + 1 + 1 of 10
 
 
 def test_scarce_resources_as_verified() -> None:
@@ -97,7 +97,7 @@ def hinting(**args: Any) -> tuple[Cluster, SchedulingHintPlugin]:
 
 
 @pytest.mark.parametrize(
-    ("one", "rows"),
+    ("subject", "rows"),
     [
         (hinted('{"nodeNames":["n3","n1","unknown"]}'), [0, 2]),
         (hinted('{"nodeNames":["n2"]}', "scheduling.koordinator.sh/scheduling-hint"), [1]),
@@ -108,9 +108,9 @@ def hinting(**args: Any) -> tuple[Cluster, SchedulingHintPlugin]:
     ],
     ids=["three", "old key", "unknown", "no names", "empty", "no hint"],
 )
-def test_a_hint_names_the_only_nodes(one: Pod, rows: list[int] | None) -> None:
+def test_a_hint_names_the_only_nodes(subject: Pod, rows: list[int] | None) -> None:
     cluster, plugin = hinting()
-    state, info = CycleState(), cluster.info(one)
+    state, info = CycleState(), cluster.info(subject)
     assert plugin.before_pre_filter(state, info).ok
     result = plugin.pre_filter(state, info)
     assert result.status.skipped is (rows is None)
@@ -127,7 +127,7 @@ def test_a_malformed_hint_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("limit", "allowed", "expected"),
     [(100, None, [2, 0]), (100, [0, 1], [0]), (1, None, [2]), (1, [0, 1], [])],
-    ids=["all", "within the result of PreFilter", "so many", "none"],
+    ids=["all", "within the result of PreFilter", "counted", "none"],
 )
 def test_preferred_nodes(limit: int, allowed: list[int] | None, expected: list[int]) -> None:
     cluster, plugin = hinting(max_hint_nodes=limit)

@@ -30,7 +30,7 @@ from tests.control.scheduler.plain.fitplus import fit_plus_score
 from tests.control.scheduler.plain.interference import interference, interference_score
 from tests.control.scheduler.plain.scarce import scarce_score
 from tests.control.scheduler.plain.world import World
-from tests.control.scheduler.plugins.filtering import filtered, said, scored
+from tests.control.scheduler.plugins.filtering import filtered, scored, text_of
 from tests.fakeclock import FakeClock
 
 AMOUNTS = st.sampled_from((None, "0", "1", "3", "9"))
@@ -57,7 +57,7 @@ def pods(draw: st.DrawFn, on: str = "") -> Pod:
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
     listed = [draw(nodes(f"n{number}")) for number in range(draw(st.integers(1, 4)))]
-    at = st.sampled_from([one.metadata.name for one in listed])
+    at = st.sampled_from([node.metadata.name for node in listed])
     return World(listed, [draw(pods(on=draw(at))) for _ in range(draw(st.integers(0, 6)))])
 
 
@@ -140,28 +140,31 @@ def test_interference(
     cluster.use(clock=clock)
     plugin = InterferenceAware(args, cluster.handle)
     metrics = {}
-    for one, report in zip(listed, reports, strict=True):
+    for member, report in zip(listed, reports, strict=True):
         if report is not None:
-            age, told = report
-            usages = [pod_usage(f"default/{n}", "1", "1Gi", interference=found) | {"qos": q} for n, q, found in told]
+            age, briefs = report
+            usages = [
+                pod_usage(f"default/{n}", "1", "1Gi", interference=interference_of) | {"qos": q}
+                for n, q, interference_of in briefs
+            ]
             at = None if age is None else NOW - age
-            metrics[one.metadata.name] = metric(one.metadata.name, at=at, pods=usages)
-            plugin.set_metric(metrics[one.metadata.name])
+            metrics[member.metadata.name] = metric(member.metadata.name, at=at, pods=usages)
+            plugin.set_metric(metrics[member.metadata.name])
     for later in (0, 80):
         clock.jump(later)
         world = World(listed, metrics=metrics, now=clock.now())
         assert filtered(plugin, cluster, wanted) == {
-            one.metadata.name: interference(wanted, one, world, args) for one in listed
+            node.metadata.name: interference(wanted, node, world, args) for node in listed
         }
         assert scored(plugin, cluster, wanted) == {
-            one.metadata.name: interference_score(wanted, one, world, args) for one in listed
+            node.metadata.name: interference_score(wanted, node, world, args) for node in listed
         }
 
 
 @given(st.lists(st.sampled_from(("a", "b")), max_size=3))
 def test_gates(gates: list[str]) -> None:
-    cluster, one = Cluster(), pod(spec={"schedulingGates": [{"name": name} for name in gates]})
-    assert said(SchedulingGates(None, cluster.handle).pre_enqueue(cluster.info(one))) == queueing.gated(one)
+    cluster, gated = Cluster(), pod(spec={"schedulingGates": [{"name": name} for name in gates]})
+    assert text_of(SchedulingGates(None, cluster.handle).pre_enqueue(cluster.info(gated))) == queueing.gated(gated)
 
 
 @given(st.lists(st.tuples(st.sampled_from((None, -1, 0, 1, 7)), st.floats(0, 9)), max_size=8))
@@ -169,5 +172,5 @@ def test_order_in_the_queue(waiting: list[tuple[int | None, float]]) -> None:
     cluster = Cluster()
     plugin = PrioritySort(None, cluster.handle)
     made = [(pod(f"p{number}", priority=priority), since) for number, (priority, since) in enumerate(waiting)]
-    ordered = sorted(made, key=lambda one: plugin.sort_key(cluster.info(one[0]), one[1]))
-    assert [one for one, _ in ordered] == queueing.in_order(made)
+    ordered = sorted(made, key=lambda entry: plugin.sort_key(cluster.info(entry[0]), entry[1]))
+    assert [subject for subject, _ in ordered] == queueing.in_order(made)

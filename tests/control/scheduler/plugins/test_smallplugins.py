@@ -22,8 +22,8 @@ from tests.control.scheduler.build import Cluster, pod
 from tests.fakeclock import FakeClock
 
 
-def waiting(one: Pod) -> PodInfo:
-    return Cluster().info(one)
+def waiting(pod: Pod) -> PodInfo:
+    return Cluster().info(pod)
 
 
 class Api:
@@ -61,20 +61,20 @@ def over(api: Api) -> Cluster:
 def test_gates(gates: list[str], expected: str | None) -> None:
     cluster = Cluster()
     plugin = SchedulingGates(None, cluster.handle)
-    one = cluster.info(pod(spec={"schedulingGates": [{"name": name} for name in gates]}))
-    status = plugin.pre_enqueue(one)
+    info = cluster.info(pod(spec={"schedulingGates": [{"name": name} for name in gates]}))
+    status = plugin.pre_enqueue(info)
     assert (status.ok, status.message) == (expected is None, expected or "")
     (interest,) = plugin.interests()
     assert interest.hint is not None
-    assert interest.hint(one, one, one)
-    assert not interest.hint(one, one, cluster.info(pod()))
+    assert interest.hint(info, info, info)
+    assert not interest.hint(info, info, cluster.info(pod()))
 
 
 def test_priority_first_then_waiting_time() -> None:
     cluster = Cluster()
     plugin = PrioritySort(None, cluster.handle)
     pods = {name: cluster.info(pod(name, priority=priority)) for name, priority in (("a", 1), ("b", None), ("c", -5))}
-    keys = {(name, at): plugin.sort_key(one, at) for name, one in pods.items() for at in (1.0, 2.0)}
+    keys = {(name, at): plugin.sort_key(pod, at) for name, pod in pods.items() for at in (1.0, 2.0)}
     assert [name + str(int(at)) for name, at in sorted(keys, key=lambda k: keys[k])] == [
         "a1", "a2", "b1", "b2", "c1", "c2"
     ]  # fmt: skip
@@ -83,11 +83,11 @@ def test_priority_first_then_waiting_time() -> None:
 async def test_binding_names_node_and_uid() -> None:
     api = Api()
     cluster = over(api)
-    one = cluster.info(pod("a"))
-    assert (await DefaultBinder(None, cluster.handle).bind(CycleState(), one, "n1")).ok
+    info = cluster.info(pod("a"))
+    assert (await DefaultBinder(None, cluster.handle).bind(CycleState(), info, "n1")).ok
     ((method, path, body),) = api.sent
     assert (method, path) == ("POST", "/api/v1/namespaces/default/pods/a/binding")
-    assert body["metadata"] == {"name": "a", "namespace": "default", "uid": one.uid}
+    assert body["metadata"] == {"name": "a", "namespace": "default", "uid": info.uid}
     assert body["target"] == {"apiVersion": "v1", "kind": "Node", "name": "n1"}
 
 
@@ -98,30 +98,34 @@ async def test_a_refused_binding_is_an_error() -> None:
     assert not status.rejected
 
 
-def changed(one: Pod, **annotations: str | None) -> Pod:
-    kept = {**one.metadata.annotations, **annotations}
+def changed(pod: Pod, **annotations: str | None) -> Pod:
+    kept = {**pod.metadata.annotations, **annotations}
     metadata = msgspec.structs.replace(
-        one.metadata, annotations={key: value for key, value in kept.items() if value is not None}
+        pod.metadata, annotations={key: value for key, value in kept.items() if value is not None}
     )
-    return msgspec.structs.replace(one, metadata=metadata)
+    return msgspec.structs.replace(pod, metadata=metadata)
 
 
 async def test_equal_fields_are_not_sent() -> None:
     api = Api()
-    one = pod("a")
-    assert (await DefaultPreBind(None, over(api).handle).apply_patch(CycleState(), waiting(one), one, changed(one))).ok
+    candidate = pod("a")
+    assert (
+        await DefaultPreBind(None, over(api).handle).apply_patch(
+            CycleState(), waiting(candidate), candidate, changed(candidate)
+        )
+    ).ok
     assert api.sent == []
 
 
 async def test_the_difference_is_sent_once_with_the_uid() -> None:
     api = Api()
-    one = pod("a", annotations={"old": "1", "kept": "2"})
+    candidate = pod("a", annotations={"old": "1", "kept": "2"})
     assert (
         await DefaultPreBind(None, over(api).handle).apply_patch(
-            CycleState(), Cluster().info(one), one, changed(one, new="3", old=None)
+            CycleState(), Cluster().info(candidate), candidate, changed(candidate, new="3", old=None)
         )
     ).ok
-    assert api.sent == [{"metadata": {"uid": one.metadata.uid, "annotations": {"new": "3", "old": None}}}]
+    assert api.sent == [{"metadata": {"uid": candidate.metadata.uid, "annotations": {"new": "3", "old": None}}}]
 
 
 @pytest.mark.parametrize(
@@ -137,9 +141,9 @@ async def test_the_difference_is_sent_once_with_the_uid() -> None:
 async def test_retries(failures: list[Exception], sent: int, message: str) -> None:
     api = Api(*failures)
     cluster = over(api)
-    one = pod("a")
+    candidate = pod("a")
     status = await DefaultPreBind(None, cluster.handle).apply_patch(
-        CycleState(), waiting(one), one, changed(one, x="y")
+        CycleState(), waiting(candidate), candidate, changed(candidate, x="y")
     )
     assert (len(api.sent), status.message) == (sent, message)
     slept = cluster.handle.clock.slept  # type: ignore[attr-defined]
@@ -151,33 +155,35 @@ async def test_retries(failures: list[Exception], sent: int, message: str) -> No
 async def test_a_pod_on_its_way_out_is_not_bound() -> None:
     gone = pod("a", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
     assert isinstance(gone.metadata.deletion_timestamp, Time)
-    one = pod("a")
+    candidate = pod("a")
     status = await DefaultPreBind(None, over(Api(answer=gone)).handle).apply_patch(
-        CycleState(), waiting(one), one, changed(one, x="y")
+        CycleState(), waiting(candidate), candidate, changed(candidate, x="y")
     )
     assert status.message == "pod is being deleted"
 
 
 def test_resources_are_merged_by_container() -> None:
-    one = pod("a", cpu="1")
-    container = one.spec.containers[0]
+    candidate = pod("a", cpu="1")
+    container = candidate.spec.containers[0]
     bigger = msgspec.structs.replace(
         container,
         resources=msgspec.structs.replace(
             container.resources, requests={"cpu": Quantity("2"), "memory": Quantity("1Gi")}
         ),
     )
-    new = msgspec.structs.replace(one, spec=msgspec.structs.replace(one.spec, containers=[bigger]))
-    assert pod_patch(one, new) == {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "2"}}}]}}
+    new = msgspec.structs.replace(candidate, spec=msgspec.structs.replace(candidate.spec, containers=[bigger]))
+    assert pod_patch(candidate, new) == {
+        "spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "2"}}}]}
+    }
 
 
 @pytest.mark.parametrize("field", ["host_network", "image"])
 def test_other_changes_are_refused(field: str) -> None:
-    one = pod("a")
-    spec = msgspec.structs.replace(one.spec, host_network=True)
+    candidate = pod("a")
+    spec = msgspec.structs.replace(candidate.spec, host_network=True)
     if field == "image":
         spec = msgspec.structs.replace(
-            one.spec, containers=[msgspec.structs.replace(one.spec.containers[0], image="other")]
+            candidate.spec, containers=[msgspec.structs.replace(candidate.spec.containers[0], image="other")]
         )
     with pytest.raises(ValueError, match="PreBind plugins changed"):
-        pod_patch(one, msgspec.structs.replace(one, spec=spec))
+        pod_patch(candidate, msgspec.structs.replace(candidate, spec=spec))

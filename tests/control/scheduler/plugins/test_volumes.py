@@ -50,10 +50,12 @@ class Objects:
         self.all = list(objects)
 
     def informer(self, kind: type) -> Any:
-        def found() -> list[Any]:
-            return [one for one in self.all if isinstance(one, kind)]
+        def of_kind() -> list[Any]:
+            return [stored for stored in self.all if isinstance(stored, kind)]
 
-        return SimpleNamespace(list=found, get=lambda key: next((o for o in found() if o.metadata.key == key), None))
+        return SimpleNamespace(
+            list=of_kind, get=lambda key: next((o for o in of_kind() if o.metadata.key == key), None)
+        )
 
 
 class Patches:
@@ -66,14 +68,14 @@ class Patches:
 
     async def patch(self, kind: type, name: str, namespace: str | None = None, *, body: Any) -> Any:
         self.sent.append((kind.__name__, name, body))
-        old = next(one for one in self._objects.all if isinstance(one, kind) and one.metadata.name == name)  # type: ignore[attr-defined]
+        old = next(stored for stored in self._objects.all if isinstance(stored, kind) and stored.metadata.name == name)  # type: ignore[attr-defined]
         new = msgspec.structs.replace(old, metadata=msgspec.structs.replace(old.metadata, resource_version="2"))  # type: ignore[attr-defined]
         new.metadata.annotations = {**old.metadata.annotations, **body["metadata"]["annotations"]}  # type: ignore[attr-defined]
         ref = body.get("spec", {}).get("claimRef")
         if ref is not None:
             new.spec = msgspec.structs.replace(old.spec, claim_ref=wire.convert(ref, ObjectReference))  # type: ignore[attr-defined]
         self._objects.all[self._objects.all.index(old)] = new
-        for claim in [one for one in self._objects.all if isinstance(one, PersistentVolumeClaim)]:
+        for claim in [claim for claim in self._objects.all if isinstance(claim, PersistentVolumeClaim)]:
             if self.binds and claim.metadata.name in (name, (ref or {}).get("name")):
                 volume_name = name if kind is PersistentVolume else "made"
                 self._objects.all[self._objects.all.index(claim)] = bind(claim, volume_name)
@@ -133,8 +135,8 @@ def using(*claims: str, **more: Any) -> Pod:
 
 
 def ready(cluster: Cluster, *objects: msgspec.Struct) -> tuple[Cycle, Objects]:
-    found = Objects(*objects)
-    return cycle_with(cluster, found), found
+    objects_of = Objects(*objects)
+    return cycle_with(cluster, objects_of), objects_of
 
 
 def cycle_with(cluster: Cluster, objects: Objects) -> Cycle:
@@ -142,9 +144,9 @@ def cycle_with(cluster: Cluster, objects: Objects) -> Cycle:
     return cycle_of(cluster, POINTS, REGISTRY)
 
 
-def refusal(cycle: Cycle, cluster: Cluster, one: Pod) -> str:
+def refusal(cycle: Cycle, cluster: Cluster, pod: Pod) -> str:
     with pytest.raises(FitError) as failure:
-        cycle.place(cluster.info(one))
+        cycle.place(cluster.info(pod))
     return failure.value.text()
 
 
@@ -231,13 +233,13 @@ def test_a_volume_is_made_where_the_pod_goes() -> None:
 
 
 def _without_node(objects: Objects, cluster: Cluster, placement: Placement) -> None:
-    old = next(one for one in objects.all if isinstance(one, PersistentVolumeClaim))
+    old = next(claim for claim in objects.all if isinstance(claim, PersistentVolumeClaim))
     meta = msgspec.structs.replace(old.metadata, annotations={}, resource_version="3")
     objects.all[objects.all.index(old)] = msgspec.structs.replace(old, metadata=meta)
 
 
 def _far_volume(objects: Objects, cluster: Cluster, placement: Placement) -> None:
-    old = next(one for one in objects.all if isinstance(one, PersistentVolumeClaim))
+    old = next(claim for claim in objects.all if isinstance(claim, PersistentVolumeClaim))
     objects.all[objects.all.index(old)] = bind(old, "far")
     objects.all.append(volume("far", host="a"))
 
@@ -323,12 +325,12 @@ def test_zone_labels_of_volumes_hold_for_nodes(labels: dict[str, str], expected:
     cluster = hosts()
     cycle, _ = ready(cluster, bind(claim("data"), "pv"), volume("pv", labels=labels))
     try:
-        found = {cycle.place(cluster.info(using("data"))).node}
+        nodes = {cycle.place(cluster.info(using("data"))).node}
     except FitError as failure:
-        found = set()
+        nodes = set()
         assert failure.text() == "0/2 nodes are available: 2 node(s) had no available volume zone."
-    assert found <= expected
-    assert bool(found) == bool(expected)
+    assert nodes <= expected
+    assert bool(nodes) == bool(expected)
 
 
 @pytest.mark.parametrize(
@@ -350,13 +352,31 @@ def test_which_label_of_the_node_counts(label: str, nodes: dict[str, str], expec
         assert "no available volume zone" in refusal(cycle, cluster, using("data"))
 
 
-def reserved_for(one: PersistentVolume, name: str) -> PersistentVolume:
-    one.spec.claim_ref = ObjectReference(namespace="default", name=name)
-    return one
+def reserved_for(volume: PersistentVolume, name: str) -> PersistentVolume:
+    volume.spec.claim_ref = ObjectReference(namespace="default", name=name)
+    return volume
 
 
-def changed(one: PersistentVolume, **status: str) -> PersistentVolume:
-    return msgspec.structs.replace(one, status=msgspec.structs.replace(one.status, **status))
+def changed(volume: PersistentVolume, **status: str) -> PersistentVolume:
+    return msgspec.structs.replace(volume, status=msgspec.structs.replace(volume.status, **status))
+
+
+@pytest.mark.parametrize(
+    ("of_volume", "of_claim", "expected"),
+    [(None, None, True), ("", None, True), ("fast", "fast", True), ("fast", None, False), (None, "fast", False)],
+)
+def test_a_volume_and_its_claim_have_the_same_attributes_class(
+    of_volume: str | None, of_claim: str | None, expected: bool
+) -> None:
+    wanted, only = claim("data"), volume("pv")
+    wanted.spec.volume_attributes_class_name = of_claim
+    only.spec.volume_attributes_class_name = of_volume
+    cluster = Cluster(node("a"))
+    cycle, _ = ready(cluster, wanted, storage_class(), only)
+    if expected:
+        assert cycle.place(cluster.info(using("data"))).node == "a"
+    else:
+        assert "didn't find available persistent volumes" in refusal(cycle, cluster, using("data"))
 
 
 @pytest.mark.parametrize(
@@ -409,14 +429,18 @@ def test_all_reasons_are_reported() -> None:
 
 def test_a_claim_made_for_a_pod_is_its_own() -> None:
     cluster = hosts()
-    one = pod("own", spec={"volumes": [{"name": "v", "ephemeral": {}}]})
+    owning_pod = pod("own", spec={"volumes": [{"name": "v", "ephemeral": {}}]})
     cycle, objects = ready(cluster, storage_class(), volume("pv"))
-    assert "waiting for ephemeral volume controller to create the persistentvolumeclaim" in refusal(cycle, cluster, one)
+    assert "waiting for ephemeral volume controller to create the persistentvolumeclaim" in refusal(
+        cycle, cluster, owning_pod
+    )
     objects.all.append(claim("own-v"))
-    assert "PVC default/own-v was not created for pod default/own (pod is not owner)" in refusal(cycle, cluster, one)
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": "own", "uid": one.metadata.uid, "controller": True}
+    assert "PVC default/own-v was not created for pod default/own (pod is not owner)" in refusal(
+        cycle, cluster, owning_pod
+    )
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "own", "uid": owning_pod.metadata.uid, "controller": True}
     objects.all[-1] = claim("own-v", ownerReferences=[owner])
-    assert cycle.place(cluster.info(one)).node
+    assert cycle.place(cluster.info(owning_pod)).node
 
 
 def test_a_read_write_once_pod_claim_is_used_by_one_pod() -> None:
@@ -510,8 +534,8 @@ def test_limits_are_those_of_plain_counting(placed: Any, wanted: Any, limits: An
     cluster = Cluster(*(node(f"n{i}") for i in range(3)))
     objects: list[msgspec.Struct] = []
     for number, limit in enumerate(limits):
-        said = [] if limit is None else [{"name": "disk.csi", "nodeID": "n", "allocatable": {"count": limit}}]
-        body = {"metadata": {"name": f"n{number}"}, "spec": {"drivers": said}}
+        drivers_of = [] if limit is None else [{"name": "disk.csi", "nodeID": "n", "allocatable": {"count": limit}}]
+        body = {"metadata": {"name": f"n{number}"}, "spec": {"drivers": drivers_of}}
         objects.append(wire.convert(body, CSINode))
     for number, driver in enumerate(drivers):
         made = volume(f"pv{number}")
@@ -521,17 +545,17 @@ def test_limits_are_those_of_plain_counting(placed: Any, wanted: Any, limits: An
     cycle, _ = ready(cluster, *objects)
     attached: list[set[int]] = [set(), set(), set()]
     for on, used in placed:
-        cluster.put(using(*(f"c{one}" for one in used), on=f"n{on}"))
+        cluster.put(using(*(f"c{number}" for number in used), on=f"n{on}"))
         attached[on].update(used)
     plugin = cycle.framework.plugins["NodeVolumeLimits"]
-    state, info = CycleState(), cluster.info(using(*(f"c{one}" for one in wanted)))
+    state, info = CycleState(), cluster.info(using(*(f"c{number}" for number in wanted)))
     assert plugin.pre_filter(state, info).status.ok
-    found = plugin.filter(state, info, cluster.table.all).tolist()
+    fits = plugin.filter(state, info, cluster.table.all).tolist()
     for row, limit in enumerate(limits):
-        of_driver = {one for one in range(6) if drivers[one] == "disk.csi"}
+        of_driver = {number for number in range(6) if drivers[number] == "disk.csi"}
         new = (set(wanted) - attached[row]) & of_driver
         too_many = limit is not None and bool(new) and len(new) + len(attached[row] & of_driver) > limit
-        assert bool(found[row]) == too_many
+        assert bool(fits[row]) == too_many
 
 
 _ZONES = st.sampled_from(("z1", "z2", "z3", None))
@@ -564,12 +588,12 @@ def test_nodes_that_are_alike_answer_alike(
         }  # fmt: skip
         objects.append(wire.convert(body, CSIStorageCapacity))
     for number, (size, where) in enumerate(volumes):
-        one = volume(f"pv{number}", size=size, host=where)
+        local = volume(f"pv{number}", size=size, host=where)
         if where.startswith("z"):
-            assert one.spec.node_affinity is not None
-            (term,) = present(one.spec.node_affinity.required).node_selector_terms
+            assert local.spec.node_affinity is not None
+            (term,) = present(local.spec.node_affinity.required).node_selector_terms
             term.match_expressions[0].key = ZONE
-        objects.append(one)
+        objects.append(local)
     for number, (size, kind) in enumerate(claims):
         notes = {"volume.kubernetes.io/selected-node": "n0"} if chosen and number == 0 else {}
         objects.append(claim(f"c{number}", size=size, storage_class=kind, annotations=notes))

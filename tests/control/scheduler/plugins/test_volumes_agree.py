@@ -40,7 +40,7 @@ def worlds(draw: st.DrawFn) -> tuple[World, Pod]:
         for at in range(draw(st.integers(0, 4)))
     ]
     wanted = pod("new", spec={"volumes": draw(pod_volumes())})
-    made = [f"new-{one.name}" for one in wanted.spec.volumes if one.ephemeral is not None]
+    made = [f"new-{volume.name}" for volume in wanted.spec.volumes if volume.ephemeral is not None]
     owners = st.sampled_from((wanted.metadata.uid, wanted.metadata.uid, "", "another"))
     storage.claims = [
         *storage.claims, *(draw(claims(name, owner=draw(owners))) for name in made if draw(st.integers(0, 4))),
@@ -90,8 +90,8 @@ def _reserves_as_planned(plugin: VolumeBinding, cluster: Cluster, wanted: Pod, w
         why_not, matched, to_make = plain.placed(wanted, candidate, world)
         status = plugin.reserve(state, info, cluster.table.rows[candidate.metadata.name])
         assert status.message == why_not
-        found = {claim: volume for volume, claim in assumed.volumes.items() if claim in matched}
-        assert found == matched
+        reserved = {claim: volume for volume, claim in assumed.volumes.items() if claim in matched}
+        assert reserved == matched
         assert all(assumed.provisioned[claim] == candidate.metadata.name for claim in to_make)
         plugin.unreserve(state, info, cluster.table.rows[candidate.metadata.name])
         assert msgspec.json.encode((assumed.volumes, assumed.provisioned)) == before

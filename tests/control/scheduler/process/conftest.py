@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,11 +36,11 @@ async def _until(check: Callable[[], Any | Awaitable[Any]], seconds: float = 120
     """Ask until the answer is true; the answer."""
     async with asyncio.timeout(seconds):
         while True:
-            found = check()
-            if isinstance(found, Awaitable):
-                found = await found
-            if found:
-                return found
+            outcome = check()
+            if isinstance(outcome, Awaitable):
+                outcome = await outcome
+            if outcome:
+                return outcome
             await asyncio.sleep(0.02)
 
 
@@ -63,20 +63,26 @@ class World:
             "PATCH", path, params=params, body=obj, content_type=PatchKind.APPLY.value, repeatable=True
         )
 
-    async def node(self, name: str, cpu: str = "4", **labels: str) -> None:
-        """A node that is ready."""
+    async def node(
+        self, name: str, cpu: str = "4", *, resources: Mapping[str, str] | None = None, **labels: str
+    ) -> None:
+        """A node that is ready; `resources`: further ones."""
         meta = {"name": name, "labels": labels}
         await self.admin.raw("POST", "/api/v1/nodes", body={"apiVersion": "v1", "kind": "Node", "metadata": meta})
-        amounts = {"cpu": cpu, "memory": "16Gi", "pods": "110"}
+        amounts = {"cpu": cpu, "memory": "16Gi", "pods": "110", **(resources or {})}
         conditions = [{"type": "Ready", "status": "True"}]
         status = {"allocatable": amounts, "capacity": amounts, "conditions": conditions}
         await self.admin.patch(Node, name, body={"status": status}, subresource="status")
         await self.admin.patch(Node, name, body={"spec": {"taints": None}})
 
-    async def pod(self, name: str, cpu: str = "1", *, on: str = "", **more: Any) -> None:
-        """`more`: labels, annotations, and fields of the spec."""
+    async def pod(
+        self, name: str, cpu: str = "1", *, on: str = "", requests: Mapping[str, str] | None = None, **more: Any
+    ) -> None:
+        """`requests`: further ones; `more`: labels, annotations, and fields of the spec."""
         meta = {"name": name, "labels": more.pop("labels", {}), "annotations": more.pop("annotations", {})}
-        container = {"name": "c", "image": "x", "resources": {"requests": {"cpu": cpu}}}
+        amounts = {"cpu": cpu, **(requests or {})}
+        resources = {"requests": amounts, "limits": dict(requests or {})}
+        container = {"name": "c", "image": "x", "resources": resources if requests else {"requests": amounts}}
         spec = {"schedulerName": "koord-scheduler", "containers": [container], **more}
         if on:
             spec["nodeName"] = on
@@ -91,19 +97,19 @@ class World:
         return {pod.metadata.name: pod.spec.node_name for pod in await self.admin.list(Pod, "default")}
 
     async def bound(self, *names: str) -> dict[str, str] | None:
-        found = await self.placed()
-        return found if all(found.get(name) for name in names) else None
+        placements = await self.placed()
+        return placements if all(placements.get(name) for name in names) else None
 
     async def condition(self, name: str) -> str:
         """Message of PodScheduled=False."""
         pod = await self.admin.get(Pod, name, "default")
-        found = pod.status.condition("PodScheduled")
-        return found.message if found is not None and found.status == "False" else ""
+        scheduled = pod.status.condition("PodScheduled")
+        return scheduled.message if scheduled is not None and scheduled.status == "False" else ""
 
     async def events(self, name: str) -> dict[str, str]:
         """Reason -> message."""
-        found = await self.admin.list(Event, "default")
-        return {one.reason: one.message for one in found if one.involved_object.name == name}
+        listed = await self.admin.list(Event, "default")
+        return {event.reason: event.message for event in listed if event.involved_object.name == name}
 
     async def account(self) -> ClientConfig:
         """Credentials of the scheduler's ServiceAccount."""
@@ -153,10 +159,10 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         ApiServer(tmp_path / "api", audit_log=audit) as server,
         Client(ClientConfig.load(server.kubeconfig_path, qps=0)) as admin,
     ):
-        found = World(server, admin, tmp_path, audit)
+        scheduler_world = World(server, admin, tmp_path, audit)
         for obj in (*crdgen.documents().values(), *manager_manifests.namespace(), *manifests.rbac()):
-            await found.apply(obj)
-        yield found
+            await scheduler_world.apply(obj)
+        yield scheduler_world
 
 
 @pytest.fixture
@@ -169,8 +175,8 @@ async def scheduler(world: World) -> AsyncIterator[Callable[..., Awaitable[Runni
         async def start(*flags: str, wait: bool = True, through: str = "") -> Running:
             """`through`: an address to reach the API server by."""
             port = free_port()
-            given = (f"--config={path}", f"--port={port}", "--secure-port=0", "--address=127.0.0.1")
-            options = read(SchedulerOptions, [*given, "--kube-api-qps=500", "--kube-api-burst=500", *flags])
+            basic_flags = (f"--config={path}", f"--port={port}", "--secure-port=0", "--address=127.0.0.1")
+            options = read(SchedulerOptions, [*basic_flags, "--kube-api-qps=500", "--kube-api-burst=500", *flags])
             config = await world.account()
             config = replace(config, server=through, ssl=None) if through else config
             running = Running(Scheduler(options, config=config), port)
@@ -178,7 +184,7 @@ async def scheduler(world: World) -> AsyncIterator[Callable[..., Awaitable[Runni
             async def stop() -> None:
                 if not running.task.done():
                     await running.stop()
-                assert not EMPTY_LIST and not EMPTY_MAP, "somebody changed an object of a store"
+                assert not EMPTY_LIST and not EMPTY_MAP, "an object of a store was changed"
 
             stack.push_async_callback(stop)
             return await running.leading() if wait else running

@@ -116,7 +116,7 @@ class Front:
             headers=await self._headers(request),
         ) as answer:
             text = await answer.read()
-            headers = {"Retry-After": found} if (found := answer.headers.get("Retry-After")) else {}
+            headers = {"Retry-After": retry_after} if (retry_after := answer.headers.get("Retry-After")) else {}
             return web.Response(body=text, status=answer.status, content_type=answer.content_type, headers=headers)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[4]
 
 @dataclass
 class Life:
-    """One process. `page` answers None while nobody listens, or while it does not lead."""
+    """One process. `page` returns None while no server listens, or while the process does not lead."""
 
     process: asyncio.subprocess.Process
     port: int
@@ -47,8 +47,8 @@ class Life:
 
     async def waiting(self, gang: str) -> list[str]:
         """Names of the gang's members that wait at Permit."""
-        found = await self.page(f"plugins/Coscheduling/gang/default/{gang}")
-        return sorted(key.partition("/")[2] for key in found["waitingForBindChildren"]) if found else []
+        page = await self.page(f"plugins/Coscheduling/gang/default/{gang}")
+        return sorted(key.partition("/")[2] for key in page["waitingForBindChildren"]) if page else []
 
     async def kill(self) -> None:
         """kill -9."""
@@ -60,19 +60,19 @@ class Life:
         return await self.process.wait()
 
 
-async def begin(tmp: Path, kubeconfig: Path, extender: str = "") -> Life:
-    """A scheduler with the shipped profile, and with an extender at that address."""
-    given: dict[str, Any] = configuration()
+async def begin(tmp: Path, kubeconfig: Path, extender: str = "", *flags: str) -> Life:
+    """A scheduler with the shipped profile, with an extender at that address, and with further flags."""
+    document: dict[str, Any] = configuration()
     if extender:
-        one = {"urlPrefix": extender, "filterVerb": "pick", "nodeCacheCapable": True, "httpTimeout": "120s"}
-        given["extenders"] = [one]
+        extender_config = {"urlPrefix": extender, "filterVerb": "pick", "nodeCacheCapable": True, "httpTimeout": "120s"}
+        document["extenders"] = [extender_config]
     path = tmp / "life.yaml"
-    path.write_text(yaml.safe_dump(given))
+    path.write_text(yaml.safe_dump(document))
     port = free_port()
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "control.scheduler", f"--config={path}", f"--kubeconfig={kubeconfig}",
         f"--port={port}", "--address=127.0.0.1", "--secure-port=0", "--leader-elect=false",
-        "--kube-api-qps=500", "--kube-api-burst=500",
+        "--kube-api-qps=500", "--kube-api-burst=500", *flags,
         cwd=ROOT, env={**os.environ, "HOME": "/nonexistent"},
     )  # fmt: skip
     return Life(process, port)
@@ -80,12 +80,12 @@ async def begin(tmp: Path, kubeconfig: Path, extender: str = "") -> Life:
 
 @dataclass
 class Picky:
-    """An extender that accepts every node, and answers about so many pods only: `let` of those named `prefix`…"""
+    """An extender that accepts every node, and answers for a limited number of pods: `let` of those named `prefix`…"""
 
     prefix: str
     let: int
     asked: list[str] = field(default_factory=list)
-    """Pods that were asked about, answered or not."""
+    """Pods of all requests, answered or not."""
     held: set[str] = field(default_factory=set)
     _open: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -100,14 +100,14 @@ class Picky:
         await self._server.stop()
 
     async def _pick(self, request: web.Request) -> web.Response:
-        said = await request.json()
-        name = said["Pod"]["metadata"]["name"]
+        args = await request.json()
+        name = args["Pod"]["metadata"]["name"]
         if name.startswith(self.prefix):
             self.asked.append(name)
             if len(self.asked) > self.let:
                 self.held.add(name)
                 await self._open.wait()
-        return web.json_response({"NodeNames": said["NodeNames"]})
+        return web.json_response({"NodeNames": args["NodeNames"]})
 
 
 async def agrees(world: Any, life: Life, nodes: dict[str, int]) -> bool:
@@ -122,7 +122,7 @@ async def agrees(world: Any, life: Life, nodes: dict[str, int]) -> bool:
             return False
         amounts = sum(expected[name].values())
         assert amounts <= 1000 * cores, f"{name} is overcommitted"
-        if {one["metadata"]["name"] for one in page["pods"]} != expected[name].keys():
+        if {pod["metadata"]["name"] for pod in page["pods"]} != expected[name].keys():
             return False
         if (page["requested"]["MilliCPU"], page["requested"]["AllowedPodNumber"]) != (amounts, len(expected[name])):
             return False

@@ -20,9 +20,9 @@ ROOT = Path(__file__).parents[4]
 
 
 async def test_configuration_errors_have_paths(tmp_path: Path) -> None:
-    given: dict[str, Any] = configuration()
-    (profile,) = given["profiles"]
-    given["paralelism"] = 3
+    document: dict[str, Any] = configuration()
+    (profile,) = document["profiles"]
+    document["paralelism"] = 3
     profile["plugins"] = {**profile["plugins"], "filter": {"enabled": [{"name": "Nonsense"}, {"name": "NodeName"}]}}
     profile["pluginConfig"] = [
         {"name": "NodeResourcesFit", "args": {"ignoreResources": []}},
@@ -30,7 +30,7 @@ async def test_configuration_errors_have_paths(tmp_path: Path) -> None:
         {"name": "Unheard", "args": {}},
     ]
     path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump(given))
+    path.write_text(yaml.safe_dump(document))
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "control.scheduler", f"--config={path}", cwd=ROOT,
         env={**os.environ, "HOME": "/nonexistent"}, stderr=asyncio.subprocess.PIPE,
@@ -54,12 +54,12 @@ async def report(world: Any, node: str, at: float, cpu: str = "100m") -> None:
 
 
 async def test_reports_that_are_old_or_missing(world: Any, scheduler: Any, until: Any) -> None:
-    given: dict[str, Any] = configuration()
-    for one in given["profiles"][0]["pluginConfig"]:
-        if one["name"] == "LoadAwareScheduling":
-            one["args"] |= {"filterExpiredNodeMetrics": True, "usageThresholds": {"cpu": 95}}
+    document: dict[str, Any] = configuration()
+    for plugin in document["profiles"][0]["pluginConfig"]:
+        if plugin["name"] == "LoadAwareScheduling":
+            plugin["args"] |= {"filterExpiredNodeMetrics": True, "usageThresholds": {"cpu": 95}}
     path = world.tmp / "strict.yaml"
-    path.write_text(yaml.safe_dump(given))
+    path.write_text(yaml.safe_dump(document))
     await world.node("old")
     metric = {"apiVersion": "slo.koordinator.sh/v1alpha1", "kind": "NodeMetric", "metadata": {"name": "old"}}
     await world.apply({**metric, "spec": {"metricCollectPolicy": {"reportIntervalSeconds": 60}}})
@@ -92,7 +92,7 @@ async def either(world: Any, *names: str) -> bool:
 
 
 async def test_pods_with_absurd_requests(world: Any, scheduler: Any, until: Any) -> None:
-    """The API server refuses some; the others are told, and nobody else is held up."""
+    """The API server refuses some; the others are reported in their status, and no other pod is delayed."""
     await world.node("n1", cpu="2")
     await scheduler()
     try:

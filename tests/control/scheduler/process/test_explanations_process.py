@@ -24,8 +24,8 @@ async def test_questions_are_answered_and_removed(world: Any, scheduler: Any, un
         await world.admin.raw("POST", PATH, body=body)
 
     async def answered(name: str, text: str) -> Any:
-        found = (await world.admin.get(ScheduleExplanation, name, "default")).status
-        return found if found.last_update_time is not None and text in found.failed_message else None
+        status = (await world.admin.get(ScheduleExplanation, name, "default")).status
+        return status if status.last_update_time is not None and text in status.failed_message else None
 
     await world.pod("big", cpu="2")
     for number in (1, 2):
@@ -34,11 +34,11 @@ async def test_questions_are_answered_and_removed(world: Any, scheduler: Any, un
     await ask("pod", "default/big")
     await ask("gang", "default/g")
     await ask("soon-over", "default/big", ttl="1s")
-    said = await until(lambda: answered("pod", "0/1 nodes are available: 1 Insufficient cpu."))
-    assert not said.schedulable
-    said = await until(lambda: answered("gang", "default/m2: 0/1 nodes are available: 1 Insufficient cpu."))
-    (part,) = said.detailed_explanation
-    assert [one.name for one in part.schedule_explanation.feasible_scheduling_result] == ["m1"]
+    answer = await until(lambda: answered("pod", "0/1 nodes are available: 1 Insufficient cpu."))
+    assert not answer.schedulable
+    answer = await until(lambda: answered("gang", "default/m2: 0/1 nodes are available: 1 Insufficient cpu."))
+    (part,) = answer.detailed_explanation
+    assert [result.name for result in part.schedule_explanation.feasible_scheduling_result] == ["m1"]
 
     async def over() -> bool:
         try:

@@ -21,10 +21,10 @@ async def test_pods_go_where_the_extender_lets_them(world: Any, scheduler: Any, 
         return web.json_response({"NodeNames": sorted(set(names) & allowed), "FailedNodes": refused})
 
     async def bind(request: web.Request) -> web.Response:
-        said = await request.json()
-        where = f"/api/v1/namespaces/{said['PodNamespace']}/pods/{said['PodName']}/binding"
-        target = {"apiVersion": "v1", "kind": "Node", "name": said["Node"]}
-        meta = {"name": said["PodName"], "annotations": {"bound-by": "extender"}}
+        args = await request.json()
+        where = f"/api/v1/namespaces/{args['PodNamespace']}/pods/{args['PodName']}/binding"
+        target = {"apiVersion": "v1", "kind": "Node", "name": args["Node"]}
+        meta = {"name": args["PodName"], "annotations": {"bound-by": "extender"}}
         body = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
         await world.admin.raw("POST", where, body=body)
         return web.json_response({})
@@ -32,10 +32,10 @@ async def test_pods_go_where_the_extender_lets_them(world: Any, scheduler: Any, 
     service = HttpServer("127.0.0.1:0", routes=[web.post("/pick", pick), web.post("/bind", bind)])
     await service.start()
     try:
-        given = configuration()
+        document = configuration()
         extender = {"urlPrefix": service.url, "filterVerb": "pick", "bindVerb": "bind", "nodeCacheCapable": True}
         path = world.tmp / "extended.yaml"
-        path.write_text(yaml.safe_dump({**given, "extenders": [extender]}))
+        path.write_text(yaml.safe_dump({**document, "extenders": [extender]}))
         for name in ("n1", "n2", "n3"):
             await world.node(name, cpu="1")
         running = await scheduler(f"--config={path}")

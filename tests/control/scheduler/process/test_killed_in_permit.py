@@ -26,7 +26,7 @@ async def member(world: Any, name: str, gang: str = "f", **more: str) -> None:
 
 
 async def parked(world: Any, until: Any, door: Path, number: int) -> None:
-    """A scheduler in which so many members of gang f wait at Permit, and which then is killed."""
+    """A scheduler in which `number` members of gang f wait at Permit, and which is then killed."""
     async with Picky("f", number) as picky:
         life = await begin(world.tmp, door, picky.url)
         try:
@@ -106,7 +106,7 @@ async def cut_short(world: Any, until: Any) -> tuple[str, str]:
     passed: list[str] = []
     held: list[str] = []
 
-    async def one(asked: Asked) -> web.Response | None:
+    async def cut(asked: Asked) -> web.Response | None:
         if not (name := asked.binds()):
             return None
         if not passed:
@@ -116,7 +116,7 @@ async def cut_short(world: Any, until: Any) -> tuple[str, str]:
         await asyncio.Event().wait()  # until the caller is gone
         return None
 
-    async with Front(ClientConfig.load(world.server.kubeconfig_path, qps=0), [one]) as front:
+    async with Front(ClientConfig.load(world.server.kubeconfig_path, qps=0), [cut]) as front:
         door = world.tmp / "front.kubeconfig"
         door.write_text(kubeconfig(front))
         life = await begin(world.tmp, door)

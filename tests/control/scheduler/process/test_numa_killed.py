@@ -20,11 +20,11 @@ SINGLE = json.dumps({"numaTopologyPolicy": "SingleNUMANode"})
 async def held(world: Any) -> dict[str, dict[str, frozenset[int]]]:
     """Node -> pod -> CPUs, of bound pods. No CPU is held twice."""
     nodes: dict[str, dict[str, frozenset[int]]] = {name: {} for name in NODES}
-    for one in await world.admin.list(Pod, "default"):
-        if one.spec.node_name:
-            cpus = parse_cpus(json.loads(one.metadata.annotations[STATUS])["cpuset"])
+    for pod in await world.admin.list(Pod, "default"):
+        if pod.spec.node_name:
+            cpus = parse_cpus(json.loads(pod.metadata.annotations[STATUS])["cpuset"])
             assert len(cpus) == 2
-            nodes[one.spec.node_name][one.metadata.name] = cpus
+            nodes[pod.spec.node_name][pod.metadata.name] = cpus
     for pods in nodes.values():
         assert sum(len(cpus) for cpus in pods.values()) == len(frozenset().union(*pods.values()))
     return nodes

@@ -36,8 +36,8 @@ async def reserve(world: Any, name: str, cpu: str, **spec: Any) -> None:
 
 async def reserved(world: Any, name: str, phase: str) -> Any:
     """The Reservation once it has the phase."""
-    one = await world.admin.get(Reservation, name)
-    return one if one.status.phase == phase else None
+    room = await world.admin.get(Reservation, name)
+    return room if room.status.phase == phase else None
 
 
 async def allocated(world: Any, pod: str) -> str:
@@ -129,9 +129,9 @@ async def test_a_restart_gives_the_same_pages(world: Any, scheduler: Any, until:
 async def test_a_quota_gets_its_minimum_back(world: Any, scheduler: Any, until: Any) -> None:
     """Scenario 7: A uses 80 of 100, B asks for its min of 50; A's least important pods are evicted."""
     config = configuration()
-    for one in config["profiles"][0]["pluginConfig"]:
-        if one["name"] == "ElasticQuota":
-            one["args"] |= {"monitorAllQuotas": True, "delayEvictTime": "1s", "revokePodInterval": "200ms"}
+    for plugin in config["profiles"][0]["pluginConfig"]:
+        if plugin["name"] == "ElasticQuota":
+            plugin["args"] |= {"monitorAllQuotas": True, "delayEvictTime": "1s", "revokePodInterval": "200ms"}
     path = world.tmp / "revoking.yaml"
     path.write_text(yaml.safe_dump(config))
     await world.node("n1", cpu="100")

@@ -61,8 +61,8 @@ async def status(world: Any, name: str) -> Any:
 
 
 async def phase(world: Any, name: str) -> str:
-    found = await status(world, name)
-    return "" if found is None else found.phase
+    current = await status(world, name)
+    return "" if current is None else current.phase
 
 
 def writes(world: Any, name: str) -> int:
@@ -92,8 +92,8 @@ async def test_the_leader_keeps_reservations_up_to_date(world: Any, scheduler: A
     await own(world, "b", "many", many)
 
     async def consumed(cpu: str, owners: int) -> bool:
-        found = await status(world, "many")
-        return str(found.allocated.get("cpu", "0")) == cpu and len(found.current_owners) == owners
+        current = await status(world, "many")
+        return str(current.allocated.get("cpu", "0")) == cpu and len(current.current_owners) == owners
 
     await until(lambda: consumed("3", 2))
     await world.delete_pod("a")

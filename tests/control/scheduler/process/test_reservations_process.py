@@ -11,9 +11,11 @@ from control.scheduler.plugins.reservation.annotating import AllocatedWriter
 from koordlet.api.core import Event, Node, Pod
 from koordlet.api.crs.reservation import Reservation
 from koordlet.api.names import (
+    ANNOTATION_BIND_GANG_MEMBER_COUNT,
     ANNOTATION_RESERVATION_AFFINITY,
     ANNOTATION_RESERVATION_ALLOCATED,
     ANNOTATION_RESERVATION_RESTRICTED_OPTIONS,
+    LABEL_PRE_ALLOCATION_REQUIRED,
 )
 from tests.control.scheduler.build import Cluster
 from tests.control.scheduler.plugins.quotaworld import HeldObjects
@@ -43,10 +45,10 @@ async def test_the_life_of_a_reservation(world: Any, until: Any) -> None:
     life = await begin(world.tmp, world.server.kubeconfig_path)
     try:
         await until(lambda: phase(world, "room", "Available"))
-        found = await world.admin.get(Reservation, "room")
-        assert found.status.node_name == "n1"
-        assert {name: str(amount) for name, amount in found.status.allocatable.items()} == {"cpu": "3"}
-        assert [(condition.type, condition.status, condition.reason) for condition in found.status.conditions] == [
+        room = await world.admin.get(Reservation, "room")
+        assert room.status.node_name == "n1"
+        assert {name: str(amount) for name, amount in room.status.allocatable.items()} == {"cpu": "3"}
+        assert [(condition.type, condition.status, condition.reason) for condition in room.status.conditions] == [
             ("Scheduled", "True", "Scheduled"),
             ("Ready", "True", "Available"),
         ]
@@ -62,7 +64,7 @@ async def test_the_life_of_a_reservation(world: Any, until: Any) -> None:
         pod = await world.admin.get(Pod, "owner", "default")
         assert json.loads(pod.metadata.annotations[ANNOTATION_RESERVATION_ALLOCATED]) == {
             "name": "room",
-            "uid": found.metadata.uid,
+            "uid": room.metadata.uid,
         }
         await world.pod("second", cpu="2", labels={"app": "web"}, annotations=needs)
         await until(lambda: world.condition("second"))
@@ -88,6 +90,62 @@ async def test_the_life_of_a_reservation(world: Any, until: Any) -> None:
         await until(lambda: world.bound("other"))
     finally:
         assert await life.end() == 0
+
+
+async def test_a_reservation_takes_over_a_running_pod(world: Any, until: Any) -> None:
+    await world.node("n1", cpu="4")
+    life = await begin(world.tmp, world.server.kubeconfig_path)
+    try:
+        await world.pod("old", cpu="3", labels={"app": "web"})
+        await until(lambda: world.bound("old"))
+        swap = document("swap", cpu="4", allocateOnce=False, preAllocation=True)
+        swap["metadata"]["labels"] = {LABEL_PRE_ALLOCATION_REQUIRED: "true"}
+        await world.apply(swap)
+        await until(lambda: phase(world, "swap", "Available"))
+        replacement = await world.admin.get(Reservation, "swap")
+        taken = (await world.admin.get(Pod, "old", "default")).metadata.annotations[ANNOTATION_RESERVATION_ALLOCATED]
+        assert json.loads(taken) == {"name": "swap", "uid": replacement.metadata.uid}
+        await until(lambda: owners(world, "swap", ["old"]))
+        before = await until(lambda: life.page(PAGE))
+        await life.kill()
+        life = await begin(world.tmp, world.server.kubeconfig_path)
+        assert await until(lambda: life.page(PAGE)) == before
+        await world.pod("other", cpu="1")
+        await until(lambda: world.condition("other"))
+        needs = {ANNOTATION_RESERVATION_AFFINITY: '{"name": "swap"}'}
+        await world.pod("new", cpu="1", labels={"app": "web"}, annotations=needs)
+        await until(lambda: world.bound("new"))
+    finally:
+        assert await life.end() == 0
+
+
+async def test_reservations_and_pods_are_one_gang(world: Any, until: Any) -> None:
+    await world.node("n1", cpu="4")
+    gang = {f"gang.scheduling.koordinator.sh/{key}": value for key, value in (("name", "g"), ("min-available", "3"))}
+    life = await begin(world.tmp, world.server.kubeconfig_path)
+    try:
+        for name in ("first", "second"):
+            member = document(name, cpu="2")
+            member["spec"]["template"]["metadata"] = {"annotations": gang, "namespace": "default"}
+            await world.apply(member)
+        await world.pod("third", cpu="2", annotations=gang)
+        await until(lambda: world.condition("third"))
+        assert not await phase(world, "first", "Available") and not await phase(world, "second", "Available")
+        await life.kill()
+        life = await begin(world.tmp, world.server.kubeconfig_path)
+        await world.node("n2", cpu="4")
+        await until(lambda: world.bound("third"))
+        for name in ("first", "second"):
+            await until(lambda name=name: phase(world, name, "Available"))
+            gang_reservation = await world.admin.get(Reservation, name)
+            assert gang_reservation.metadata.annotations[ANNOTATION_BIND_GANG_MEMBER_COUNT] == "3"
+    finally:
+        assert await life.end() == 0
+
+
+async def owners(world: Any, name: str, wanted: list[str]) -> bool:
+    status = (await world.admin.get(Reservation, name)).status
+    return [owner.name for owner in status.current_owners] == wanted
 
 
 async def phase(world: Any, name: str, wanted: str) -> bool:
@@ -130,8 +188,8 @@ async def test_bad_reservations_harm_only_themselves(world: Any, scheduler: Any,
     bad["malformed"]["metadata"]["annotations"] = {ANNOTATION_RESERVATION_RESTRICTED_OPTIONS: "{"}
     gang = {"gang.scheduling.koordinator.sh/name": "g", "gang.scheduling.koordinator.sh/min-available": "2"}
     bad["gang"]["spec"]["template"]["metadata"] = {"annotations": gang, "namespace": "default"}
-    for one in bad.values():
-        await world.apply(one)
+    for broken in bad.values():
+        await world.apply(broken)
     running = await scheduler()
     await until(lambda: unscheduled(world, "huge"))
     await until(lambda: phase(world, "malformed", "Available"))

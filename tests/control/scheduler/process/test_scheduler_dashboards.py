@@ -69,8 +69,8 @@ async def test_every_query_has_data_and_every_rule_is_evaluated(
         number += 1
         await asyncio.sleep(0.5)  # a round a scrape or so, not fifty
         for where, expr in list(waiting.items()):
-            found = await ask("query", query=expr)
-            if found is not None and found["result"]:
+            reply = await ask("query", query=expr)
+            if reply is not None and reply["result"]:
                 del waiting[where]
         return not waiting
 

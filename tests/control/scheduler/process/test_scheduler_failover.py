@@ -45,8 +45,8 @@ async def test_no_pod_is_lost_or_bound_twice_and_no_gang_stays_in_part(world: An
 
     async def leader() -> str:
         lease = await world.admin.list(Lease, KOORDINATOR_NAMESPACE)
-        found = next((one for one in lease if one.metadata.name == SCHEDULER), None)
-        return (found.spec.holder_identity or "").partition("_")[0] if found is not None else ""
+        current = next((held_lease for held_lease in lease if held_lease.metadata.name == SCHEDULER), None)
+        return (current.spec.holder_identity or "").partition("_")[0] if current is not None else ""
 
     async def several(least: int) -> bool:
         return sum(map(bool, (await world.placed()).values())) >= least

@@ -48,8 +48,8 @@ async def test_the_next_one_goes_on_and_no_node_is_overcommitted(world: Any, unt
     second = await started(world)
     try:
         await until(lambda: several(30))
-        found = Counter(node for node in (await world.placed()).values() if node)
-        assert found == {"n1": 10, "n2": 10, "n3": 10}
+        counter = Counter(node for node in (await world.placed()).values() if node)
+        assert counter == {"n1": 10, "n2": 10, "n3": 10}
         await world.delete_pod(next(name for name, node in (await world.placed()).items() if node))
         await until(lambda: several(30))
     finally:

@@ -14,7 +14,7 @@ import pytest
 from control.component.errors import ConfigurationError
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.app.connections import ConnectionLimits
-from koordlet.app.servertls import self_signed
+from koordlet.app.selfsigned import self_signed
 from tests.ports import free_port
 
 
@@ -55,15 +55,16 @@ async def test_the_secure_port_is_for_those_who_may(world: Any, scheduler: Any, 
     token = await reader(world)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls)) as session:
 
-        async def ask(path: str, token: str = "") -> int:
+        async def ask(path: str, token: str = "", method: str = "GET") -> int:
             headers = {"Authorization": f"Bearer {token}"} if token else {}
-            async with session.get(f"https://127.0.0.1:{port}{path}", headers=headers) as answer:
+            async with session.request(method, f"https://127.0.0.1:{port}{path}", headers=headers) as answer:
                 return answer.status
 
         assert await ask("/healthz") == 200
         assert await ask("/metrics") == 403
         assert await ask("/metrics", "wrong") == 401
         assert await ask("/metrics", token) == 200
+        assert await ask("/metrics", token, "DELETE") == 403
         assert await ask("/configz", token) == 403
         assert await ask("/debug/pprof/heap") == 403
         assert await ask("/debug/pprof/heap", token) == 200
@@ -78,6 +79,11 @@ async def test_without_authorization_pages_are_served_on_loopback_only(
     for path in ("/configz", "/metrics/resources", "/apis/v1/__services__"):
         assert (await running.page(path))[0] == status, path
     assert (await running.page("/metrics"))[0] == (await running.page("/healthz"))[0] == 200
+    assert running.scheduler.server is not None
+    async with aiohttp.ClientSession() as session, session.delete(f"{running.scheduler.server.url}/metrics") as answer:
+        assert (answer.status, await answer.text() == "metrics reset\n") == (
+            (200, True) if status == 200 else (405, False)
+        )
 
 
 async def test_silent_clients_do_not_keep_probes_out(world: Any, scheduler: Any) -> None:

@@ -43,10 +43,10 @@ async def test_pods_are_placed_and_reported(world: Any, scheduler: Any, until: A
 
     assert await running.page("/healthz") == (200, "ok")
     status, text = await running.page("/apis/v1/nodes/n2")
-    found = json.loads(text)
-    names = [one["metadata"]["name"] for one in found["pods"]]
-    assert (status, names, found["node"]["metadata"]["name"]) == (200, ["b", "late"], "n2")
-    assert found["remaining"]["MilliCPU"] == 0
+    page = json.loads(text)
+    names = [pod["metadata"]["name"] for pod in page["pods"]]
+    assert (status, names, page["node"]["metadata"]["name"]) == (200, ["b", "late"], "n2")
+    assert page["remaining"]["MilliCPU"] == 0
     assert await running.page("/apis/v1/nodes/x") == (404, '{"message": "cannot find node x"}')
     services = json.loads((await running.page("/apis/v1/__services__"))[1])["GET"]
     assert "/apis/v1/plugins/LoadAwareScheduling/node/{node}" in services
@@ -58,14 +58,14 @@ async def test_pods_are_placed_and_reported(world: Any, scheduler: Any, until: A
     assert 'scheduler_cache_size{type="pods"} 3.0' in metrics
     families = set(re.findall(r"^# TYPE (scheduler_\w+) ", metrics, re.MULTILINE))
     served = {name for name in families if not name.endswith("_created")}
-    ours, others = ((ROOT / "docs" / name).read_text() for name in ("scheduler.md", "scheduler-plugins.md"))
-    told = set(re.findall(r"`(scheduler_\w+)", ours[ours.index("## Metrics") :]))
-    assert told <= served
-    assert served <= told | set(re.findall(r"`(scheduler_\w+)", others))
+    ours, plugin_docs = ((ROOT / "docs" / name).read_text() for name in ("scheduler.md", "scheduler-plugins.md"))
+    documented = set(re.findall(r"`(scheduler_\w+)", ours[ours.index("## Metrics") :]))
+    assert documented <= served
+    assert served <= documented | set(re.findall(r"`(scheduler_\w+)", plugin_docs))
     evaluation = (
         'scheduler_plugin_evaluation_total{extension_point="Filter",plugin="NodeName",profile="koord-scheduler"}'
     )
-    assert evaluation not in metrics  # nobody asks for a node by name
+    assert evaluation not in metrics  # no request names a node
     assert evaluation.replace("NodeName", "NodeResourcesFit") in metrics
     assert 'scheduler_event_handling_duration_seconds_count{event="AssignedPodDelete"}' in metrics
     assembly = running.scheduler.assembly
@@ -125,7 +125,7 @@ async def test_the_important_take_the_place_of_others(world: Any, scheduler: Any
 
     async def told() -> bool:
         page = (await running.page("/metrics"))[1]
-        return all(one in page for one in expected)
+        return all(text in page for text in expected)
 
     await until(told)
 
@@ -138,8 +138,8 @@ async def test_a_new_leader_waits_for_the_previous_leaders_bindings(world: Any, 
     await world.admin.raw("POST", "/api/v1/namespaces/kube-system/pods", body={**body, "spec": spec})
     flags = ("--sync-barrier-pod-name=barrier", "--feature-gates=SyncBarrier=true")
     await scheduler(*flags)
-    found = await world.admin.get(Pod, "barrier", "kube-system")
-    assert "scheduling.koordinator.sh/sync-barrier-koord-scheduler" in found.metadata.annotations
+    barrier = await world.admin.get(Pod, "barrier", "kube-system")
+    assert "scheduling.koordinator.sh/sync-barrier-koord-scheduler" in barrier.metadata.annotations
     await world.pod("a")
     await until(lambda: world.bound("a"))
 
@@ -157,8 +157,8 @@ async def test_a_gang_is_placed_whole_or_not_at_all(world: Any, scheduler: Any, 
     await until(lambda: world.condition("g1"))
     assert not any((await world.placed()).values())
     await world.node("n2", cpu="2")
-    found = json.loads((await running.page("/apis/v1/plugins/Coscheduling/gangs"))[1])
-    assert sorted(found["default/g"]["children"]) == [f"default/{name}" for name in names]
+    gangs = json.loads((await running.page("/apis/v1/plugins/Coscheduling/gangs"))[1])
+    assert sorted(gangs["default/g"]["children"]) == [f"default/{name}" for name in names]
     await until(lambda: world.bound(*names))
 
 
@@ -211,16 +211,16 @@ async def test_configuration_errors_end_the_process_with_status_1(tmp_path: Path
 
 
 async def test_the_effective_configuration_can_be_written(tmp_path: Path) -> None:
-    (text,) = [one["data"][manifests.CONFIG] for one in manifests.config()]
-    given, written = tmp_path / "given.yaml", tmp_path / "written.yaml"
-    given.write_text(text)
-    status, error = await run(f"--config={given}", f"--write-config-to={written}")
+    (text,) = [document["data"][manifests.CONFIG] for document in manifests.config()]
+    source, written = tmp_path / "given.yaml", tmp_path / "written.yaml"
+    source.write_text(text)
+    status, error = await run(f"--config={source}", f"--write-config-to={written}")
     assert (status, error) == (0, "")
-    found = yaml.safe_load(written.read_text())
-    (profile,) = found["profiles"]
-    enabled = [one["name"] for one in profile["plugins"]["postFilter"]["enabled"]]
+    document = yaml.safe_load(written.read_text())
+    (profile,) = document["profiles"]
+    enabled = [plugin["name"] for plugin in profile["plugins"]["postFilter"]["enabled"]]
     assert enabled == ["Reservation", "Coscheduling", "ElasticQuota", "DefaultPreemption"]
-    assert found["podMaxBackoffSeconds"] == 10
+    assert document["podMaxBackoffSeconds"] == 10
 
 
 def test_deploy_matches_the_generator() -> None:
@@ -238,12 +238,12 @@ async def test_debug_output_can_be_switched_on(world: Any, scheduler: Any, until
     await until(lambda: world.bound("a"))
     first = [record.koord_fields["row"] for record in caplog.records if record.koord_message == "Scores"]
     assert (len(first), first[2].startswith("| 0 | default/a | n")) == (3, True)
-    for flag, value, told in (
+    for flag, value, reply in (
         ("s", "0", "debugTopNScores to 0"),
         ("d", "true", "debugDiagnosis to true"),
         ("db", "false", "debugDiagnosisBlocking to false"),
     ):
-        assert await running.page(f"/debug/flags/{flag}", "PUT", value) == (200, f"successfully set {told}")
+        assert await running.page(f"/debug/flags/{flag}", "PUT", value) == (200, f"successfully set {reply}")
     assert (await running.page("/debug/flags/s", "PUT", "-1"))[0] == 400
     caplog.clear()
     await world.pod("b")
@@ -254,9 +254,9 @@ async def test_debug_output_can_be_switched_on(world: Any, scheduler: Any, until
         return [r.koord_fields["diagnosis"] for r in caplog.records if r.koord_message == "Schedule diagnosis"]
 
     await until(diagnosed)
-    found = json.loads(diagnosed()[0])
-    assert found["questionedKey"] == "default/big"
-    assert found["scheduleDiagnosis"]["nodeFailedDetails"] == [
+    page = json.loads(diagnosed()[0])
+    assert page["questionedKey"] == "default/big"
+    assert page["scheduleDiagnosis"]["nodeFailedDetails"] == [
         {"failedPlugin": "NodeResourcesFit", "reason": "Insufficient cpu", "failedNodes": ["n1", "n2"]}
     ]  # more than a node ever has: preemption would not help
     assert not [record for record in caplog.records if record.koord_message == "Scores"]

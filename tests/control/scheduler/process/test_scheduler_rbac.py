@@ -13,6 +13,7 @@ from control.scheduler.explain import controller as explanations
 from control.scheduler.process import manifests
 from koordlet.api.core import Node, PersistentVolume, PersistentVolumeClaim
 from koordlet.api.crs.quota import ElasticQuota
+from tests.control.scheduler.process.test_claims_process import create_claim, offer, serve_claims
 from tests.control.scheduler.process.test_reservations_process import document, phase
 from tests.ports import free_port
 from tests.rights import Right, asked, granted
@@ -31,20 +32,23 @@ async def test_every_call_is_allowed_and_every_right_is_used(
 ) -> None:
     monkeypatch.setattr(explanations, "SWEEP_PERIOD_S", 0.1)
     monkeypatch.setattr(explanations, "MIN_INTERVAL_S", 0.1)
-    given = configuration()
-    kind = {"apiVersion": given["apiVersion"], "kind": "CoschedulingArgs"}
+    document = configuration()
+    kind = {"apiVersion": document["apiVersion"], "kind": "CoschedulingArgs"}
     close = {"name": "Coscheduling", "args": {**kind, "awareNetworkTopology": True}}
-    given["profiles"][0]["pluginConfig"].append(close)
-    quotas = next(one for one in given["profiles"][0]["pluginConfig"] if one["name"] == "ElasticQuota")
+    document["profiles"][0]["pluginConfig"].append(close)
+    quotas = next(plugin for plugin in document["profiles"][0]["pluginConfig"] if plugin["name"] == "ElasticQuota")
     quotas["args"] |= {"monitorAllQuotas": True, "delayEvictTime": "100ms", "revokePodInterval": "200ms"}
     garbage = {"kind": "ReservationArgs", "gcDurationSeconds": 1, "gcIntervalSeconds": 1}
-    args = {"apiVersion": given["apiVersion"], **garbage}
-    given["profiles"][0]["pluginConfig"].append({"name": "Reservation", "args": args})
+    args = {"apiVersion": document["apiVersion"], **garbage}
+    document["profiles"][0]["pluginConfig"].append({"name": "Reservation", "args": args})
     path = world.tmp / "all.yaml"
-    path.write_text(yaml.safe_dump(given))
+    path.write_text(yaml.safe_dump(document))
     await world.node("n1", cpu="2")
     port = free_port()
-    running = await scheduler(f"--config={path}", "--bind-address=127.0.0.1", f"--secure-port={port}")
+    await serve_claims(world)
+    await network_topology(world)
+    flags = ("--enable-network-topology-manager", "--bind-address=127.0.0.1", f"--secure-port={port}")
+    running = await scheduler(f"--config={path}", *flags)
     await call_securely(port)
     await everything(world, until)
     try:
@@ -59,7 +63,7 @@ async def test_every_call_is_allowed_and_every_right_is_used(
 
 
 async def call_securely(port: int) -> None:
-    """With a token that has to be looked up, and as somebody whose rights have to be."""
+    """With a token that needs a TokenReview, and as a user whose rights need a SubjectAccessReview."""
     async with aiohttp.ClientSession() as session:
         for headers, expected in (({"Authorization": "Bearer x"}, 401), ({}, 403)):
             url = f"https://127.0.0.1:{port}/metrics"
@@ -73,14 +77,14 @@ async def everything(world: Any, until: Any) -> None:
     await until(lambda: world.bound("a"))
     await gang(world, until)
     await overused_quota(world, until)
-    await world.apply(document("r1", cpu="10m"))
-    await until(lambda: phase(world, "r1", "Available"))
+    await reservations(world, until)
     await expired_reservation(world)
     # a failure that is told, and told again when something happened that did not help
     await world.pod("late", cpu="1")
     await until(lambda: world.condition("late"))
     await until(lambda: world.events("late"))
     await volumes(world, until)
+    await devices(world, until)
     kind = {"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "ScheduleExplanation"}
     where = "/apis/scheduling.koordinator.sh/v1alpha1/namespaces/default/scheduleexplanations"
     for name, spec in (("why", {}), ("over", {"ttl": "1s"})):
@@ -118,6 +122,27 @@ async def gang(world: Any, until: Any) -> None:
     await until(lambda: world.bound("g1", "g2"))
 
 
+async def network_topology(world: Any) -> None:
+    """Its status is written."""
+    kind = {"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "ClusterNetworkTopology"}
+    spec = {"networkTopologySpec": [{"topologyLayer": "NodeTopologyLayer", "parentTopologyLayer": ""}]}
+    path = "/apis/scheduling.koordinator.sh/v1alpha1/clusternetworktopologies"
+    await world.admin.raw("POST", path, body={**kind, "metadata": {"name": "default"}, "spec": spec})
+
+
+async def reservations(world: Any, until: Any) -> None:
+    """Two of a gang: annotations that are patched, and bindings."""
+    annotations = {
+        f"gang.scheduling.koordinator.sh/{key}": value for key, value in (("name", "r"), ("min-available", "2"))
+    }
+    for name in ("r1", "r2"):
+        member = document(name, cpu="10m")
+        member["spec"]["template"]["metadata"] = {"annotations": annotations, "namespace": "default"}
+        await world.apply(member)
+    for name in ("r1", "r2"):
+        await until(lambda name=name: phase(world, name, "Available"))
+
+
 async def expired_reservation(world: Any) -> None:
     """Its status is written, and it is deleted."""
     kind = {"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Reservation"}
@@ -137,6 +162,14 @@ async def overused_quota(world: Any, until: Any) -> None:
     await until(lambda: world.bound("in-quota"))
     await world.admin.patch(ElasticQuota, "q", "default", body={"spec": {"max": {"cpu": "10m"}}})
     await until(lambda: ("", "pods/eviction", "create") not in unused(world.audit))
+
+
+async def devices(world: Any, until: Any) -> None:
+    """A claim that is allocated and reserved for its pod."""
+    await offer(world, "n1", "gpu-0")
+    await create_claim(world, "gpu")
+    await world.pod("with-gpu", cpu="10m", resourceClaims=[{"name": "gpu", "resourceClaimName": "gpu"}])
+    await until(lambda: world.bound("with-gpu"))
 
 
 async def volumes(world: Any, until: Any) -> None:

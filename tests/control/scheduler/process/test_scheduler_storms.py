@@ -24,16 +24,16 @@ P = "gang.scheduling.koordinator.sh/"
 
 @pytest.fixture
 async def front(world: Any) -> AsyncIterator[Front]:
-    async with Front(ClientConfig.load(world.server.kubeconfig_path, qps=0)) as found:
-        yield found
+    async with Front(ClientConfig.load(world.server.kubeconfig_path, qps=0)) as api_front:
+        yield api_front
 
 
 async def nodes(world: Any) -> list[str]:
-    return [one.metadata.name for one in await world.admin.list(Node)]
+    return [node.metadata.name for node in await world.admin.list(Node)]
 
 
 async def bind(world: Any, name: str, node: str) -> None:
-    """As somebody else's scheduler."""
+    """As another scheduler."""
     target = {"apiVersion": "v1", "kind": "Node", "name": node}
     body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
     await world.admin.raw("POST", f"/api/v1/namespaces/default/pods/{name}/binding", body=body)
@@ -61,7 +61,8 @@ async def agrees(world: Any, running: Any) -> bool:
 async def test_bindings_that_are_refused_are_tried_again_and_made_once(
     world: Any, front: Front, scheduler: Any, until: Any
 ) -> None:
-    """Each pod meets another refusal; one is bound although its answer was lost, one by somebody else meanwhile."""
+    """Each pod meets another refusal; one is bound although its answer was lost, one is bound by another scheduler
+    meanwhile."""
     refusals = {
         "conflict": lambda: refusal(409, "Conflict"),
         "toomany": lambda: refusal(429, "TooManyRequests", retry_after=0),
@@ -80,14 +81,14 @@ async def test_bindings_that_are_refused_are_tried_again_and_made_once(
         if name == "lost":
             assert (await asked.forward()).status == 201
             return refusal(500, "InternalError")
-        if name == "taken":  # somebody else is faster, and chooses otherwise
+        if name == "taken":  # another scheduler is faster and chooses another node
             await bind(world, name, "n2")
             return await asked.forward()
         return refusals[name]()
 
     front.rules.append(storm)
     await world.node("n1", cpu="6")
-    await world.node("n2", cpu="0")  # nobody who asks us gets there
+    await world.node("n2", cpu="0")  # this scheduler places no pod there
     running = await scheduler(through=front.url)
     names = [*refusals, "lost", "taken"]
     for name in names:
@@ -192,7 +193,7 @@ async def test_changes_between_two_schedulers_are_recovered(
     for name in ("leaves", "replaced", "waits", "half-a"):
         await world.delete_pod(name)
     await world.pod("replaced", cpu="3")
-    await world.pod("by-hand", cpu="2", schedulerName="somebody", on="n3")
+    await world.pod("by-hand", cpu="2", schedulerName="other-scheduler", on="n3")
     await world.pod("waits", cpu="2")
     await world.node("n4", cpu="8")
     await world.admin.delete(Node, "n2")
@@ -243,7 +244,7 @@ async def test_bindings_of_the_last_leader_that_arrive_late(
 
     async def lost() -> bool:
         """A renewal that is under way may win over us: then it is taken again."""
-        await held_by("somebody")
+        await held_by("other")
         await asyncio.sleep(0.1)
         return bool(first.task.done())
 

@@ -38,25 +38,25 @@ class Scene:
         return self.shapes.info(pod(name, **more))
 
     def add(self, name: str, **more: Any) -> PodInfo:
-        one = self.info(name, **more)
-        self.queue.add(one)
-        return one
+        info = self.info(name, **more)
+        self.queue.add(info)
+        return info
 
     def failed(self, name: str, *plugins: str, pending: Sequence[str] = (), **more: Any) -> PodInfo:
         """A pod that was added, popped and rejected."""
-        one = self.add(name, **more)
-        assert self.queue.pop() is one
-        self.queue.requeue(one, plugins, pending)
-        return one
+        pod = self.add(name, **more)
+        assert self.queue.pop() is pod
+        self.queue.requeue(pod, plugins, pending)
+        return pod
 
-    def place(self, one: PodInfo) -> str:
-        record = self.queue.record(one.uid)
+    def place(self, pod: PodInfo) -> str:
+        record = self.queue.record(pod.uid)
         assert record is not None
         return "gated" if record.gated_by and record.place.value == "unschedulable" else record.place.value
 
     def names(self) -> list[str]:
         """Pops everything."""
-        found = []
-        while (one := self.queue.pop()) is not None:
-            found.append(one.name)
-        return found
+        popped = []
+        while (pod := self.queue.pop()) is not None:
+            popped.append(pod.name)
+        return popped

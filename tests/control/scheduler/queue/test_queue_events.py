@@ -63,54 +63,54 @@ def says(answer: bool | Exception) -> list[EventInterest]:
 @pytest.mark.parametrize("during", [False, True], ids=["waiting", "in-flight"])
 def test_hints_decide(answers: dict[str, bool | Exception], pending: list[str], expected: str, *, during: bool) -> None:
     scene = Scene({name: says(answer) for name, answer in answers.items()} | {"Other": says(True)})
-    one = scene.add("a")
+    pod = scene.add("a")
     scene.queue.pop()
     plugins = list(answers) or ["Unknown"]
     if during:
         scene.queue.move(ADD)
-        scene.queue.requeue(one, plugins, pending)
+        scene.queue.requeue(pod, plugins, pending)
     else:
-        scene.queue.requeue(one, plugins, pending)
+        scene.queue.requeue(pod, plugins, pending)
         scene.queue.move(ADD)
-    assert scene.place(one) == expected
+    assert scene.place(pod) == expected
 
 
 def test_after_the_backoff_an_event_makes_active() -> None:
     scene = Scene({"A": says(True)})
-    one = scene.failed("a", "A")
+    pod = scene.failed("a", "A")
     scene.now += 2
     scene.queue.move(ADD)
-    assert scene.place(one) == "active"
+    assert scene.place(pod) == "active"
 
 
 def test_events_before_an_attempt_are_not_replayed() -> None:
     scene = Scene({"A": says(True)})
-    other, one = scene.add("o", priority=9), scene.add("a")
+    other, pod = scene.add("o", priority=9), scene.add("a")
     assert scene.queue.pop() is other
     scene.queue.move(ADD)
     scene.queue.pop()
-    assert scene.queue.requeue(one, ["A"]) is QueuePlace.WAITING
+    assert scene.queue.requeue(pod, ["A"]) is QueuePlace.WAITING
     assert scene.queue.requeue(other, ["A"]) is QueuePlace.BACKOFF
     assert scene.queue.inflight_events == 0
 
 
 def test_events_after_done_are_not_recorded() -> None:
     scene = Scene({"A": says(True)})
-    one = scene.add("a")
+    pod = scene.add("a")
     scene.queue.pop()
-    scene.queue.done(one.uid)
+    scene.queue.done(pod.uid)
     scene.queue.move(ADD)
     assert scene.queue.inflight_events == 0
-    assert scene.queue.requeue(one, ["A"]) is QueuePlace.WAITING
+    assert scene.queue.requeue(pod, ["A"]) is QueuePlace.WAITING
 
 
 def test_a_change_of_the_pod_itself_during_its_attempt_counts() -> None:
     scene = Scene({"A": [EventInterest("UnscheduledPod", frozenset(("Label",)))]})
-    one = scene.add("a")
+    pod = scene.add("a")
     scene.queue.pop()
     new = scene.info("a", labels={"x": "y"})
-    scene.queue.update(one, new)
-    assert scene.queue.requeue(one, ["A"]) is QueuePlace.BACKOFF
+    scene.queue.update(pod, new)
+    assert scene.queue.requeue(pod, ["A"]) is QueuePlace.BACKOFF
     assert scene.queue.pop() is new
     assert new.attempts == 2
 
@@ -118,12 +118,12 @@ def test_a_change_of_the_pod_itself_during_its_attempt_counts() -> None:
 def test_a_log_that_is_too_short_counts_as_help(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InFlight, "MAX_EVENTS", 4)
     scene = Scene({"A": says(False)})
-    one = scene.add("a")
+    pod = scene.add("a")
     scene.queue.pop()
     for _ in range(20):
         scene.queue.move(ADD)
     assert scene.queue.inflight_events <= 4
-    assert scene.queue.requeue(one, ["A"]) is QueuePlace.BACKOFF
+    assert scene.queue.requeue(pod, ["A"]) is QueuePlace.BACKOFF
 
 
 def test_prechecks_rule_pods_out() -> None:
@@ -143,9 +143,9 @@ def test_a_precheck_tells_equal_pods_apart() -> None:
 
 def test_a_wildcard_event_wakes_every_rejected_pod() -> None:
     scene = Scene()
-    one = scene.failed("a", "Unknown")
+    pod = scene.failed("a", "Unknown")
     scene.queue.move(ClusterEvent("*", "*"))
-    assert scene.place(one) == "backoff"
+    assert scene.place(pod) == "backoff"
 
 
 def test_a_hint_is_called_once_for_equal_pods() -> None:

@@ -17,20 +17,20 @@ async def test_pop_waits_for_a_pod() -> None:
     waiting = asyncio.create_task(feed.pop())
     await asyncio.sleep(0)
     assert not waiting.done()
-    one = scene.add("a")
-    assert await waiting is one
+    pod = scene.add("a")
+    assert await waiting is pod
 
 
 async def test_backoffs_end_by_themselves() -> None:
     clock = FakeClock()
     scene = Scene()
     feed = Feed(scene.queue, clock=clock, registry=CollectorRegistry())
-    one = scene.failed("a")
+    pod = scene.failed("a")
     waiting = asyncio.create_task(feed.pop())
     await feed.start()
     await clock.advance(1.5)
     assert not waiting.done()
     scene.now += 3
     await clock.advance(1)
-    assert await waiting is one
+    assert await waiting is pod
     await feed.stop()

@@ -14,7 +14,7 @@ from tests.control.scheduler.queue.scene import Scene
 
 
 def nominations(scene: Scene) -> dict[str, list[PodInfo]]:
-    return {node: list(scene.queue.nominated_on(node)) for node in scene.queue.nominated_nodes()}
+    return {node: list(scene.queue.nominations.on(node)) for node in scene.queue.nominations.nodes()}
 
 
 def test_the_more_important_first_then_the_earlier() -> None:
@@ -28,29 +28,29 @@ def test_the_more_important_first_then_the_earlier() -> None:
 @pytest.mark.parametrize("rejected", [True, False], ids=["rejections", "errors"])
 def test_backoff_doubles_up_to_ten_seconds(rejected: bool) -> None:
     scene = Scene()
-    one = scene.add("a")
-    found = []
+    pod = scene.add("a")
+    backoffs = []
     for _ in range(6):
-        assert scene.queue.pop() is one or scene.queue.pop() is one
-        scene.queue.requeue(one, ["Fit"] if rejected else [])
-        record = scene.queue.record(one.uid)
+        assert scene.queue.pop() is pod or scene.queue.pop() is pod
+        scene.queue.requeue(pod, ["Fit"] if rejected else [])
+        record = scene.queue.record(pod.uid)
         assert record is not None
-        found.append(record.backoff(1.0, 10.0))
+        backoffs.append(record.backoff(1.0, 10.0))
         scene.now += 1000
         scene.queue.flush_backoff()
-        scene.queue.activate([one.key])
-    assert found == [1, 2, 4, 8, 10, 10]
-    assert one.attempts == 6
+        scene.queue.activate([pod.key])
+    assert backoffs == [1, 2, 4, 8, 10, 10]
+    assert pod.attempts == 6
 
 
 def test_a_rejection_ends_a_streak_of_errors() -> None:
     scene = Scene()
-    one = scene.add("a")
+    pod = scene.add("a")
     for plugins in ((), (), ("Fit",)):
         scene.queue.pop()
-        scene.queue.requeue(one, plugins)
-        scene.queue.activate([one.key])
-    record = scene.queue.record(one.uid)
+        scene.queue.requeue(pod, plugins)
+        scene.queue.activate([pod.key])
+    record = scene.queue.record(pod.uid)
     assert record is not None
     assert (record.errors, record.rejections) == (0, 1)
     assert record.backoff(1.0, 10.0) == 1
@@ -58,23 +58,23 @@ def test_a_rejection_ends_a_streak_of_errors() -> None:
 
 def test_errors_serve_their_backoff_even_when_nothing_else_is_there() -> None:
     scene = Scene()
-    one = scene.failed("a")
-    assert scene.place(one) == "error"
+    pod = scene.failed("a")
+    assert scene.place(pod) == "error"
     assert scene.queue.pop() is None
     scene.now += 0.9
     scene.queue.flush_backoff()
     assert scene.queue.pop() is None
     scene.now += 1.1
     scene.queue.flush_backoff()
-    assert scene.queue.pop() is one
+    assert scene.queue.pop() is pod
 
 
 def test_an_idle_scheduler_takes_from_backoff_early() -> None:
     scene = Scene({"Fit": [EventInterest("Node")]})
-    one = scene.failed("a", "Fit")
+    pod = scene.failed("a", "Fit")
     scene.queue.move(ClusterEvent("Node", "Add"))
-    assert scene.place(one) == "backoff"
-    assert scene.queue.pop() is one
+    assert scene.place(pod) == "backoff"
+    assert scene.queue.pop() is pod
 
 
 def test_inside_a_window_the_important_come_out_of_backoff_first() -> None:
@@ -89,13 +89,13 @@ def test_inside_a_window_the_important_come_out_of_backoff_first() -> None:
 
 def test_leftovers_are_tried_after_five_minutes() -> None:
     scene = Scene()
-    one = scene.failed("a", "Fit")
+    pod = scene.failed("a", "Fit")
     scene.now += 299
     scene.queue.flush_leftover()
-    assert scene.place(one) == "unschedulable"
+    assert scene.place(pod) == "unschedulable"
     scene.now += 2
     scene.queue.flush_leftover()
-    assert scene.place(one) == "active"
+    assert scene.place(pod) == "active"
 
 
 class Gate:
@@ -115,72 +115,72 @@ def gated() -> tuple[Scene, Gate]:
 
 def test_a_gate_keeps_a_pod_out_until_its_own_event() -> None:
     scene, gate = gated()
-    one = scene.add("a")
-    assert scene.place(one) == "gated"
-    assert one.first_attempt is None
+    pod = scene.add("a")
+    assert scene.place(pod) == "gated"
+    assert pod.first_attempt is None
     gate.open = True
     scene.queue.move(ClusterEvent("PersistentVolume", "Add"))
-    assert scene.place(one) == "gated"
+    assert scene.place(pod) == "gated"
     scene.queue.move(ClusterEvent("Node", "Add"))
-    assert scene.place(one) == "active"
-    assert one.first_attempt == 100.0
+    assert scene.place(pod) == "active"
+    assert pod.first_attempt == 100.0
     assert scene.heard == [("gated", "PodAdd"), ("active", "NodeAdd")]
 
 
 def test_a_closed_gate_holds_against_flush_event_and_activation() -> None:
     scene, _ = gated()
-    one = scene.add("a")
+    pod = scene.add("a")
     scene.queue.move(ClusterEvent("Node", "Add"))
-    scene.queue.activate([one.key])
+    scene.queue.activate([pod.key])
     scene.now += 1000
     scene.queue.flush_leftover()
-    assert scene.place(one) == "gated"
+    assert scene.place(pod) == "gated"
     assert scene.queue.counts() == {"active": 0, "backoff": 0, "unschedulable": 0, "gated": 1}
 
 
 def test_pre_enqueue_runs_again_before_backoff() -> None:
     scene, gate = gated()
     gate.open = True
-    one = scene.failed("a", "Fit")
+    pod = scene.failed("a", "Fit")
     gate.open = False
     scene.now += 1000
     scene.queue.flush_leftover()
-    assert scene.place(one) == "gated"
+    assert scene.place(pod) == "gated"
 
 
 @pytest.mark.parametrize("plugins", [(), ("Fit",)], ids=["from-backoff", "from-unschedulable"])
 def test_activation_ends_waiting_at_once(plugins: tuple[str, ...]) -> None:
     scene = Scene()
-    one = scene.failed("a", *plugins)
+    pod = scene.failed("a", *plugins)
     scene.queue.activate(["default/a", "default/unknown"])
-    assert scene.place(one) == "active"
+    assert scene.place(pod) == "active"
 
 
 def test_activation_during_an_attempt_counts_when_it_fails() -> None:
     scene = Scene()
-    one = scene.add("a")
+    pod = scene.add("a")
     scene.queue.pop()
-    scene.queue.activate([one.key])
-    assert scene.queue.requeue(one, ["Fit"]) is QueuePlace.ACTIVE
+    scene.queue.activate([pod.key])
+    assert scene.queue.requeue(pod, ["Fit"]) is QueuePlace.ACTIVE
 
 
 def test_a_queued_pod_is_not_queued_again() -> None:
     scene = Scene()
-    one = scene.failed("a", "Fit")
-    assert scene.queue.requeue(one, ["Other"]) is QueuePlace.WAITING
-    record = scene.queue.record(one.uid)
+    pod = scene.failed("a", "Fit")
+    assert scene.queue.requeue(pod, ["Other"]) is QueuePlace.WAITING
+    record = scene.queue.record(pod.uid)
     assert record is not None
-    assert (record.rejections, record.rejected_by) == (1, {"Fit"})
+    assert (record.rejections, record.rejected_by) == (1, frozenset({"Fit"}))
 
 
 def test_a_pod_deleted_during_its_attempt_does_not_come_back() -> None:
     scene = Scene()
-    one = scene.add("a")
+    pod = scene.add("a")
     scene.queue.pop()
-    scene.queue.delete(one)
-    assert scene.queue.requeue(one, ["Fit"]) is None
+    scene.queue.delete(pod)
+    assert scene.queue.requeue(pod, ["Fit"]) is None
     assert len(scene.queue) == 0
-    assert scene.queue.pending(one.key) is None
+    assert scene.queue.pending(pod.key) is None
 
 
 def test_a_new_pod_of_the_same_name_replaces_the_old() -> None:
@@ -208,10 +208,10 @@ def test_an_update_wakes_a_pod_that_waits_for_it(change: dict[str, Any], helps: 
     actions = ("Label", "Toleration", "ScaleDown", "GatesEliminated", "Update")
     for action in actions:
         scene = Scene({"Fit": [EventInterest("UnscheduledPod", frozenset((action,)))]})
-        one = scene.failed("a", "Fit", cpu="1")
+        pod = scene.failed("a", "Fit", cpu="1")
         new = scene.info("a", **({"cpu": "1"} | change))
         scene.now += 50
-        scene.queue.update(one, new)
+        scene.queue.update(pod, new)
         waits = scene.place(new) == "unschedulable"
         # a listener to all updates hears of every part of one
         assert waits == (helps is None or action not in (helps, "Update")), action
@@ -223,30 +223,30 @@ def test_losing_its_scheduling_gates_frees_a_pod() -> None:
         return unresolvable("gated") if pod.pod.spec.scheduling_gates else SUCCESS
 
     scene = Scene({"Gates": [EventInterest("UnscheduledPod", frozenset(("GatesEliminated",)))]}, [("Gates", gate)])
-    one = scene.add("a", spec={"schedulingGates": [{"name": "x"}]})
-    scene.queue.update(one, scene.info("a", spec={"schedulingGates": [{"name": "x"}]}, labels={"x": "y"}))
+    subject = scene.add("a", spec={"schedulingGates": [{"name": "x"}]})
+    scene.queue.update(subject, scene.info("a", spec={"schedulingGates": [{"name": "x"}]}, labels={"x": "y"}))
     assert scene.queue.pop() is None
     new = scene.info("a", labels={"x": "y"})
-    scene.queue.update(one, new)
+    scene.queue.update(subject, new)
     assert scene.queue.pop() is new
 
 
 def test_a_new_priority_takes_effect_in_place() -> None:
     scene = Scene()
-    one = scene.add("a", priority=1)
+    pod = scene.add("a", priority=1)
     scene.add("b", priority=2)
-    scene.queue.update(one, scene.info("a", priority=3))
+    scene.queue.update(pod, scene.info("a", priority=3))
     assert scene.names() == ["a", "b"]
 
 
 def test_a_pod_taken_out_of_turn_keeps_its_nomination() -> None:
     scene = Scene()
-    one = scene.failed("a", "Fit")
-    scene.queue.nominate(one, "n1")
-    scene.queue.take(one)
-    assert scene.place(one) == "out"
-    assert nominations(scene) == {"n1": [one]}
-    assert scene.queue.requeue(one, ["Fit"]) is QueuePlace.WAITING
+    pod = scene.failed("a", "Fit")
+    scene.queue.nominations.set(pod, "n1")
+    scene.queue.take(pod)
+    assert scene.place(pod) == "out"
+    assert nominations(scene) == {"n1": [pod]}
+    assert scene.queue.requeue(pod, ["Fit"]) is QueuePlace.WAITING
 
 
 def test_a_run_has_one_shape_and_keeps_the_order() -> None:
@@ -254,9 +254,9 @@ def test_a_run_has_one_shape_and_keeps_the_order() -> None:
     for name, cpu in (("a", "1"), ("b", "1"), ("c", "2"), ("d", "1")):
         scene.add(name, cpu=cpu)
         scene.now += 1
-    assert [one.name for one in scene.queue.pop_run(10)] == ["a", "b"]
-    assert [one.name for one in scene.queue.pop_run(10)] == ["c"]
-    assert [one.name for one in scene.queue.pop_run(10)] == ["d"]
+    assert [pod.name for pod in scene.queue.pop_run(10)] == ["a", "b"]
+    assert [pod.name for pod in scene.queue.pop_run(10)] == ["c"]
+    assert [pod.name for pod in scene.queue.pop_run(10)] == ["d"]
     assert scene.queue.pop_run(10) == []
 
 
@@ -267,11 +267,11 @@ def test_a_run_has_one_shape_and_keeps_the_order() -> None:
 )
 def test_nominations_follow_the_status(before: str, memory: str, after: str, expected: str) -> None:
     scene = Scene()
-    one = scene.add("a", status={"nominatedNodeName": before})
+    pod = scene.add("a", status={"nominatedNodeName": before})
     if memory:
-        scene.queue.nominate(one, memory)
+        scene.queue.nominations.set(pod, memory)
     new = scene.info("a", status={"nominatedNodeName": after})
-    scene.queue.update(one, new)
+    scene.queue.update(pod, new)
     assert nominations(scene) == ({expected: [new]} if expected else {})
     assert new.nominated == expected
     scene.queue.delete(new)

@@ -46,9 +46,9 @@ class Queue(RuleBasedStateMachine):
         name = f"p{self.number}"
         if closed:
             self.closed.add(f"uid-{name}")
-        one = self.scene.add(name, priority=priority)
-        self.known[one.uid] = one
-        self.popped[one.uid] = 0
+        pod = self.scene.add(name, priority=priority)
+        self.known[pod.uid] = pod
+        self.popped[pod.uid] = 0
         return name
 
     @rule(name=pods, priority=st.integers(0, 4), label=st.sampled_from(["", "x"]))
@@ -70,16 +70,16 @@ class Queue(RuleBasedStateMachine):
     @rule(limit=st.integers(1, 4))
     def pop(self, limit: int) -> None:
         counts = self.scene.queue.counts()
-        before = {uid: self.scene.place(one) for uid, one in self.known.items()}
+        before = {uid: self.scene.place(pod) for uid, pod in self.known.items()}
         run = self.scene.queue.pop_run(limit)
         assert bool(run) == (counts["active"] > 0 or "backoff" in before.values())
-        for one in run:
-            assert one is self.known[one.uid]
-            assert before[one.uid] in ("active", "backoff")
-            assert one.shape is run[0].shape
-            self.popped[one.uid] += 1
-            assert one.attempts == self.popped[one.uid]
-            self.out[one.uid] = one
+        for pod in run:
+            assert pod is self.known[pod.uid]
+            assert before[pod.uid] in ("active", "backoff")
+            assert pod.shape is run[0].shape
+            self.popped[pod.uid] += 1
+            assert pod.attempts == self.popped[pod.uid]
+            self.out[pod.uid] = pod
         if counts["active"] and run:
             assert before[run[0].uid] == "active"
 
@@ -88,10 +88,10 @@ class Queue(RuleBasedStateMachine):
         if not self.out:
             return
         uid = data.draw(st.sampled_from(sorted(self.out)))
-        one = self.out.pop(uid)
+        pod = self.out.pop(uid)
         before = self.scene.queue.record(uid)
         failures = (before.errors, before.rejections) if before is not None else (0, 0)
-        place = self.scene.queue.requeue(one, plugins, plugins if pending else ())
+        place = self.scene.queue.requeue(pod, plugins, plugins if pending else ())
         assert (place is None) == (uid not in self.known)
         after = self.scene.queue.record(uid)
         if after is not None:
@@ -103,9 +103,9 @@ class Queue(RuleBasedStateMachine):
     def bind(self, data: st.DataObject) -> None:
         if self.out:
             uid = data.draw(st.sampled_from(sorted(self.out)))
-            one = self.out.pop(uid)
+            pod = self.out.pop(uid)
             self.scene.queue.done(uid)
-            self.scene.queue.delete(self.known.pop(uid, one))
+            self.scene.queue.delete(self.known.pop(uid, pod))
 
     @rule(event=st.sampled_from(EVENTS))
     def move(self, event: ClusterEvent) -> None:
@@ -124,18 +124,18 @@ class Queue(RuleBasedStateMachine):
         self.scene.now += seconds
         self.scene.queue.flush_backoff()
         self.scene.queue.flush_leftover()
-        for one in self.known.values():
-            record = self.scene.queue.record(one.uid)
+        for pod in self.known.values():
+            record = self.scene.queue.record(pod.uid)
             assert record is not None
-            if self.scene.place(one) in ("backoff", "error"):
+            if self.scene.place(pod) in ("backoff", "error"):
                 assert record.timestamp + record.backoff(1, 10) > self.scene.now - 1
-            if self.scene.place(one) == "unschedulable":
+            if self.scene.place(pod) == "unschedulable":
                 assert record.timestamp >= self.scene.now - 300
 
     @invariant()
     def everybody_is_somewhere(self) -> None:
         queue = self.scene.queue
-        places = [self.scene.place(one) for one in self.known.values()]
+        places = [self.scene.place(pod) for pod in self.known.values()]
         counts = queue.counts()
         assert len(queue) == len(self.known)
         assert counts["active"] == places.count("active")

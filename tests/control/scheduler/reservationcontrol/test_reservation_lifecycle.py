@@ -83,8 +83,8 @@ EXPIRIES: dict[str, tuple[dict[str, Any], float | None]] = {
 
 @pytest.mark.parametrize(("spec", "seconds"), EXPIRIES.values(), ids=EXPIRIES)
 def test_expiry(spec: dict[str, Any], seconds: float | None) -> None:
-    one = reservation(spec=spec)
-    assert expiry(one) == (None if seconds is None else CREATED + seconds)
+    room = reservation(spec=spec)
+    assert expiry(room) == (None if seconds is None else CREATED + seconds)
 
 
 @pytest.mark.parametrize(("age", "seconds"), [(0, 15), (HOUR - 20, 15), (HOUR - 10, 10), (HOUR - 1, 3), (HOUR + 5, 3)])
@@ -96,27 +96,27 @@ def test_it_is_considered_again(age: float, seconds: float) -> None:
 
 @pytest.mark.parametrize("node", ["n1", ""], ids=["bound", "without a node"])
 def test_expired(node: str) -> None:
-    one = reservation("Available" if node else "Pending", node=node)
-    assert next_status(one, [], CREATED + HOUR - 1, node_exists=True) == one.status
-    status = next_status(one, [], CREATED + HOUR, node_exists=True)
+    room = reservation("Available" if node else "Pending", node=node)
+    assert next_status(room, [], CREATED + HOUR - 1, node_exists=True) == room.status
+    status = next_status(room, [], CREATED + HOUR, node_exists=True)
     assert status.phase == FAILED
     condition = ready(status)
     assert (condition.status, condition.reason) == ("False", "Expired")
     assert str(condition.last_transition_time) == at(HOUR)
-    assert next_status(one, [], CREATED + HOUR, node_exists=True, may_expire=False) == one.status
+    assert next_status(room, [], CREATED + HOUR, node_exists=True, may_expire=False) == room.status
 
 
 def test_a_condition_that_was_false_keeps_its_transition_time() -> None:
-    one = reservation(
+    room = reservation(
         conditions=[{"type": "Ready", "status": "False", "reason": "x", "lastTransitionTime": at(7)}],
     )
-    condition = ready(next_status(one, [], CREATED + HOUR, node_exists=True))
+    condition = ready(next_status(room, [], CREATED + HOUR, node_exists=True))
     assert (str(condition.last_transition_time), str(condition.last_probe_time)) == (at(7), at(HOUR))
 
 
 def test_a_deleted_node_fails_it_whatever_the_ttl() -> None:
-    one = reservation(spec={"ttl": "0s"})
-    status = next_status(one, [owner()], CREATED + 5, node_exists=False, may_expire=False)
+    room = reservation(spec={"ttl": "0s"})
+    status = next_status(room, [owner()], CREATED + 5, node_exists=False, may_expire=False)
     assert (status.phase, ready(status).reason) == (FAILED, "Expired")
     assert ready(status).message == "node n1 was deleted"
     pending = reservation("Pending", node="")
@@ -124,13 +124,13 @@ def test_a_deleted_node_fails_it_whatever_the_ttl() -> None:
 
 
 def test_owners_and_what_they_use() -> None:
-    one = reservation(spec={"allocateOnce": False})
+    room = reservation(spec={"allocateOnce": False})
     owners = [owner("b", cpu=1500, memory=1 << 30), owner("a", cpu=500, gpu=1)]
-    status = next_status(one, owners, CREATED + 5, node_exists=True)
+    status = next_status(room, owners, CREATED + 5, node_exists=True)
     assert wire.to_builtins(status.allocated) == {"cpu": "2", "memory": "1Gi"}, "only what is offered"
     assert [reference.uid for reference in status.current_owners] == ["a", "b"]
     assert status.phase == "Available"
-    again = msgspec.structs.replace(one, status=status)
+    again = msgspec.structs.replace(room, status=status)
     assert next_status(again, owners, CREATED + 9, node_exists=True) == status
     empty = next_status(again, [], CREATED + 9, node_exists=True)
     assert (empty.allocated, empty.current_owners) == ({}, [])
@@ -158,9 +158,9 @@ GARBAGE: dict[str, tuple[Reservation, float, bool, bool]] = {
 }
 
 
-@pytest.mark.parametrize(("one", "age", "node_exists", "expected"), GARBAGE.values(), ids=GARBAGE)
-def test_garbage(one: Reservation, age: float, node_exists: bool, expected: bool) -> None:
-    assert collectable(one, CREATED + age, HOUR, node_exists=node_exists) == expected
+@pytest.mark.parametrize(("room", "age", "node_exists", "expected"), GARBAGE.values(), ids=GARBAGE)
+def test_garbage(room: Reservation, age: float, node_exists: bool, expected: bool) -> None:
+    assert collectable(room, CREATED + age, HOUR, node_exists=node_exists) == expected
 
 
 owners_lists = st.lists(
@@ -171,7 +171,7 @@ owners_lists = st.lists(
         st.integers(0, 2**62),
     ),
     max_size=5,
-    unique_by=lambda one: one.uid,
+    unique_by=lambda owner_ref: owner_ref.uid,
 )
 
 
@@ -185,15 +185,15 @@ owners_lists = st.lists(
 )
 @settings(deadline=None)
 def test_laws(phase: str, node: str, owners: list[ConsumingPod], age: int, node_exists: bool, once: bool) -> None:
-    one = reservation(phase, node=node, spec={"allocateOnce": once})
+    room = reservation(phase, node=node, spec={"allocateOnce": once})
     now = CREATED + age
-    status = next_status(one, owners, now, node_exists=node_exists)
-    again = next_status(msgspec.structs.replace(one, status=status), owners, now, node_exists=node_exists)
+    status = next_status(room, owners, now, node_exists=node_exists)
+    again = next_status(msgspec.structs.replace(room, status=status), owners, now, node_exists=node_exists)
     assert again == status, "a second look changes nothing"
     assert status.node_name == node
-    assert status.allocatable == one.status.allocatable
+    assert status.allocatable == room.status.allocatable
     if phase in TERMINAL:
-        assert status == one.status
+        assert status == room.status
     if status.phase == "Available" and node:
         assert {reference.uid for reference in status.current_owners} == {each.uid for each in owners}
         assert bounded(status.allocated).keys() <= {"cpu", "memory"}
@@ -218,10 +218,10 @@ def test_nothing_expires_for_a_minute_after_a_jump_of_the_clock() -> None:
 
 def test_metrics() -> None:
     registry = CollectorRegistry()
-    one = reservation(allocated={"cpu": "1"})
+    room = reservation(allocated={"cpu": "1"})
     pending = reservation("", node="")
     pending.metadata.name = "p"
-    ReservationGauges.once(registry, lambda: [one, pending])
+    ReservationGauges.once(registry, lambda: [room, pending])
     ReservationGauges.once(registry, list)
 
     def value(kind: str, resource: str, unit: str) -> float | None:

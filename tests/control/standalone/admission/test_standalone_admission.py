@@ -112,7 +112,7 @@ MIRROR = {"kubernetes.io/config.mirror": "x"}
 
 
 async def test_a_mirror_pod_gets_no_service_account_but_all_other_checks(store: ObjectStore) -> None:
-    mirror = {"metadata": {"name": "p", "annotations": MIRROR}, "spec": {}}
+    mirror: dict[str, Any] = {"metadata": {"name": "p", "annotations": MIRROR}, "spec": {}}
     await AdmissionChain(store).mutate(request(mirror))
     assert "serviceAccountName" not in mirror["spec"]
     assert mirror["spec"]["priority"] == 0

@@ -10,7 +10,6 @@ from control.standalone.admission import AdmissionChain
 from control.standalone.controllers.base import EmbeddedController
 from control.standalone.kinds import Kinds
 from control.standalone.objectmeta import timestamp
-from control.standalone.patch import Patches
 from control.standalone.registry import ObjectRegistry, WriteOptions
 from control.standalone.schema import KindSchemas
 from control.standalone.store import ObjectStore
@@ -93,14 +92,14 @@ class Cluster:
 async def cluster() -> AsyncIterator[Cluster]:
     time = Time()
     store = ObjectStore(None, now=time)
-    registry = ObjectRegistry(store, Kinds(), schemas=SCHEMAS, patcher=Patches(), now=time)
-    registry.admission = AdmissionChain(store)
+    admission = AdmissionChain(store)
+    registry = ObjectRegistry(store, Kinds(), SCHEMAS, admission, now=time)
     made = Cluster(registry, time)
     for namespace in ("default", "kube-node-lease"):
         await made.create("/namespaces", namespace)
         await made.create("/serviceaccounts", "default", namespace)
     yield made
-    await registry.admission.close()
+    await admission.close()
     store.close()
 
 

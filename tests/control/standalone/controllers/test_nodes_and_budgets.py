@@ -164,6 +164,35 @@ async def test_a_node_without_heartbeat_becomes_unknown_until_it_returns(cluster
     assert taints(cluster) == set()
 
 
+async def test_the_pods_of_a_silent_node_are_read_once(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    await node(cluster)
+    await cluster.pod("p", nodeName="n", ready=True)
+    controller = NodeLifecycle(cluster.registry, cluster.time)
+    listed: list[str] = []
+    read = cluster.registry.store.list
+
+    def counted(kind: str, *namespace: str) -> Any:
+        listed.append(kind)
+        return read(kind, *namespace)
+
+    monkeypatch.setattr(cluster.registry.store, "list", counted)
+
+    async def silent_for(rounds: int) -> None:
+        await controller.reconcile(("", "n"))
+        for _ in range(rounds):
+            cluster.time.advance(40)
+            await controller.reconcile(("", "n"))
+
+    await silent_for(3)
+    assert listed.count("/pods") == 1
+    await renew(cluster, "01")  # it is back, and its kubelet reports its pod
+    ready = [{"type": "Ready", "status": "True"}]
+    await cluster.status("/pods", "p", conditions=ready)
+    await silent_for(2)
+    assert listed.count("/pods") == 2
+    assert present(cluster.find("/pods", "p"))["status"]["conditions"][0]["status"] == "False"
+
+
 async def test_a_restarted_controller_waits_the_full_grace_period(cluster: Cluster) -> None:
     await node(cluster)
     cluster.time.advance(3600)
@@ -218,7 +247,7 @@ NO_EXECUTE = {"key": "k", "effect": "NoExecute", "timeAdded": "1970-01-01T00:00:
         ([{"operator": "Exists", "effect": "NoSchedule"}], 100.0),
         ([{"key": "k", "operator": "Equal", "value": "x"}], 100.0),
     ],
-    ids=["none", "for ever", "for a while", "not at all", "other effect", "other value"],
+    ids=["none", "permanently", "for a while", "not at all", "other effect", "other value"],
 )
 def test_the_eviction_time_of_a_pod(tolerations: list[dict[str, Any]], want: float | None) -> None:
     assert eviction_time({"spec": {"tolerations": tolerations}}, [NO_EXECUTE], now=100.0) == want

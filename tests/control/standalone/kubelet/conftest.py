@@ -32,6 +32,7 @@ from control.standalone.kubelet.runtimes.runtime import (
     RuntimeContainer,
     RuntimeFailure,
     SandboxConfig,
+    StreamRequest,
 )
 from koordlet.api.encoding.quantity import Quantity
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
@@ -143,6 +144,9 @@ class FakeApi:
         if parts[-1] == "tokenreviews":
             user = self.tokens.get(body["spec"]["token"])
             return {"status": {"authenticated": user is not None, **({"user": user} if user else {})}}
+        if parts[-1] == "token":
+            assert body["spec"]["boundObjectRef"]["kind"] == "Pod", "a token without a pod outlives it"
+            return {"status": {"token": f"token-of-{parts[-2]}-{body['spec']['boundObjectRef']['uid']}"}}
         if parts[-1] == "subjectaccessreviews":
             attributes = body["spec"]["resourceAttributes"]
             assert attributes["resource"] == "nodes"
@@ -251,7 +255,7 @@ class MemoryTree:
 class FakeRuntime:
     """Containers that run until a test ends them."""
 
-    name, version = "fake", "0"
+    name, version, isolates = "fake", "0", False
 
     def __init__(self, clock: FakeClock, tree: MemoryTree) -> None:
         self._clock, self._tree = clock, tree
@@ -265,6 +269,8 @@ class FakeRuntime:
         self.execs: list[tuple[str, tuple[str, ...]]] = []
         self.exec_code: dict[str, int] = {}
         """First word of a command -> exit code; default 0."""
+        self.streams: list[StreamRequest] = []
+        self.stream_server = "http://127.0.0.1:1/none"
         self._callback: Callable[[RuntimeContainer], None] = lambda info: None
 
     def on_exit(self, callback: Callable[[RuntimeContainer], None]) -> None:
@@ -321,6 +327,10 @@ class FakeRuntime:
     def containers(self, pod_uid: str | None = None) -> list[RuntimeContainer]:
         return [i for i in self.infos.values() if pod_uid is None or i.pod_uid == pod_uid]
 
+    async def stream_url(self, request: StreamRequest) -> str:
+        self.streams.append(request)
+        return self.stream_server
+
     def signal(self, container_id: str, number: int) -> None:
         info = self.infos[container_id]
         self.signals.append((info.name, number))
@@ -375,7 +385,17 @@ class World:
             node_resources.absolute["memory"].value(),
         )
         return Kubelet(
-            NodeConfig(NODE, "127.0.0.1", MACHINE, node_resources, "v1.34.0-standin", {}, 10.0, 40),
+            NodeConfig(
+                NODE,
+                "127.0.0.1",
+                MACHINE,
+                node_resources,
+                "v1.34.0-standin",
+                {},
+                10.0,
+                40,
+                privileged_namespaces={"system"},
+            ),
             NodeApi(self.api, NODE),
             self.api,
             self.runtime,

@@ -61,6 +61,51 @@ def lines(info: Any) -> list[str]:
     return [line.split(" ", 3)[3] for line in info.log_path.read_text().splitlines()]
 
 
+async def test_volumes_and_security_reach_the_container(world: World, pod: Callable[..., Any], tmp_path: Path) -> None:
+    """A pod of a privileged namespace, as koordlet's: files of the node, an account token, few capabilities."""
+    (tmp_path / "node").mkdir()
+    (tmp_path / "node/file").write_text("of the node\n")
+    sources = [{"serviceAccountToken": {"path": "token"}}]
+    volumes = [
+        {"name": "node", "hostPath": {"path": str(tmp_path / "node"), "type": "Directory"}},
+        {"name": "account", "projected": {"sources": sources}},
+        {"name": "scratch", "emptyDir": {}},
+    ]
+    paths = {"node": "/node", "account": "/account", "scratch": "/scratch"}
+    script = (
+        "cat /node/file; cat /account/token; echo; touch /scratch/x && ls /scratch; touch /x || echo read-only;"
+        "grep -E '^(CapEff|NoNewPrivs|Seccomp):' /proc/self/status; echo $KUBERNETES_SERVICE_HOST; exec sleep 1000"
+    )
+    context = {
+        "readOnlyRootFilesystem": True, "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"], "add": ["KILL"]}, "seccompProfile": {"type": "RuntimeDefault"},
+    }  # fmt: skip
+    mounts = [{"name": name, "mountPath": path} for name, path in paths.items()]
+    container = {"name": "main", "image": "busybox", "command": ["sh", "-c", script], "securityContext": context,
+                 "volumeMounts": mounts}  # fmt: skip
+    manifest = pod(containers=[container], volumes=volumes, serviceAccountName="robot", terminationGracePeriodSeconds=1)
+    manifest["metadata"]["namespace"] = "system"
+    made = world.api.create_pod(manifest)
+    await world.until(lambda: (world.api.pod("web", "system") or {})["status"]["phase"] == "Running")
+    info = main(world)
+    await world.until(lambda: len(lines(info)) >= 8)
+    uid = made["metadata"]["uid"]
+    text = lines(info)
+    assert text[0] == "of the node" and text[1] == f"token-of-robot-{uid}" and text[2] == "x"
+    assert "read-only" in text
+    values = dict(line.split() for line in text if line.startswith(("CapEff", "NoNewPrivs", "Seccomp")))
+    assert values == {"CapEff:": f"{1 << 5:016x}", "NoNewPrivs:": "1", "Seccomp:": "2"}
+
+
+async def test_only_privileged_namespaces_reach_the_node(world: World, pod: Callable[..., Any]) -> None:
+    world.api.create_pod(pod(volumes=[{"name": "root", "hostPath": {"path": "/"}}]))
+    await world.until(lambda: world.status("web")["phase"] == "Failed")
+    status = world.status("web")
+    assert status["reason"] == "PrivilegesNotAllowed"
+    assert "hostPath of volume root is allowed in the namespaces of --privileged-namespaces only" in status["message"]
+    assert not pods(world)
+
+
 async def test_a_pod_is_a_real_container_with_the_expected_identity(
     world: World, pod: Callable[..., Any], cri: CriClient
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,14 @@ from control.standalone.kubelet.runtimes import crirequests
 from control.standalone.kubelet.runtimes.cri import CriRuntime
 from control.standalone.kubelet.runtimes.criclient import CriClient
 from control.standalone.kubelet.runtimes.crirequests import SwapAccounting
-from control.standalone.kubelet.runtimes.runtime import ContainerConfig, RuntimeContainer, RuntimeFailure, SandboxConfig
+from control.standalone.kubelet.runtimes.runtime import (
+    ContainerConfig,
+    ContainerSecurity,
+    PathMount,
+    RuntimeContainer,
+    RuntimeFailure,
+    SandboxConfig,
+)
 from koordlet.api.cri import api_pb2 as cri
 
 POD = SandboxConfig("s" * 64, "u1", f"kubepods/besteffort/podu1/{'s' * 64}", "web", "shop", {"app": "web"}, {"a": "b"})
@@ -49,6 +57,31 @@ def test_a_sandbox_has_the_pods_identity() -> None:
     assert request.annotations == {"a": "b"}
     assert request.linux.cgroup_parent == "/kubepods/besteffort/podu1"
     assert request.linux.security_context.namespace_options.network == cri.NODE
+
+
+def test_mounts_and_security_are_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crirequests, "may_protect", lambda: True)
+    security = ContainerSecurity(
+        add=("BPF", "SYS_RESOURCE"), drop=("ALL",), read_only_root=True, no_new_privileges=True,
+        seccomp="RuntimeDefault", host_pid=True,
+    )  # fmt: skip
+    pod = crirequests.sandbox(replace(POD, security=ContainerSecurity(host_pid=True)), 0)
+    pod.log_directory = str(tmp_path / "logs")
+    assert pod.linux.security_context.namespace_options.pid == cri.NODE
+    config = container(tmp_path, mounts=[PathMount("/a", "/b", True, "HostToContainer")], security=security)
+    request = crirequests.container(config, pod, SwapAccounting(1, False), [])
+    (mount,) = request.mounts
+    assert (mount.host_path, mount.container_path, mount.readonly) == ("/a", "/b", True)
+    assert mount.propagation == cri.PROPAGATION_HOST_TO_CONTAINER
+    made = request.linux.security_context
+    assert list(made.capabilities.add_capabilities) == ["BPF", "SYS_RESOURCE"]
+    assert list(made.capabilities.drop_capabilities) == ["ALL"]
+    assert made.readonly_rootfs and made.no_new_privs and not made.privileged
+    assert made.HasField("seccomp") and made.seccomp.profile_type == cri.SecurityProfile.RuntimeDefault
+    assert made.namespace_options.pid == cri.NODE
+    monkeypatch.setattr(crirequests, "may_protect", lambda: False)
+    request = crirequests.container(config, pod, SwapAccounting(1, False), [])
+    assert list(request.linux.security_context.capabilities.add_capabilities) == ["BPF"], "runc lacks the other"
 
 
 def test_a_container_request_has_image_log_and_resources(tmp_path: Path) -> None:

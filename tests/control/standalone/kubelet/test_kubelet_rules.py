@@ -23,13 +23,13 @@ def make(requests: Any = None, **spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": "p", "uid": "u"}, "spec": {"containers": [container], **spec}}
 
 
-def judge(raw: Any, others: Any = (), labels: Any = None) -> str | None:
-    verdict = admit(raw, parse_pod(raw), [parse_pod(o) for o in others], ALLOCATABLE, labels or {})
+def judge(raw: Any, admitted: Any = (), labels: Any = None) -> str | None:
+    verdict = admit(raw, parse_pod(raw), [parse_pod(o) for o in admitted], ALLOCATABLE, labels or {})
     return None if verdict is None else verdict.reason
 
 
 @pytest.mark.parametrize(
-    ("requests", "others", "reason"),
+    ("requests", "admitted", "reason"),
     [
         ({}, [], None),
         ({"cpu": "2"}, [], None),
@@ -45,8 +45,8 @@ def judge(raw: Any, others: Any = (), labels: Any = None) -> str | None:
         ({"ephemeral-storage": "0"}, [], None),
     ],
 )
-def test_admission(requests: Any, others: Any, reason: str | None) -> None:
-    assert judge(make(requests), [make(o) for o in others]) == reason
+def test_admission(requests: Any, admitted: Any, reason: str | None) -> None:
+    assert judge(make(requests), [make(o) for o in admitted]) == reason
 
 
 def test_node_selector() -> None:

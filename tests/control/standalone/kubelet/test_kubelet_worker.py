@@ -469,3 +469,41 @@ async def test_containers_without_pod_are_removed_after_the_first_list(world: An
     await world.restart()
     assert stray.id not in world.runtime.infos
     assert world.runtime.find("main").running
+
+
+async def test_an_ephemeral_container_runs_once_and_does_not_count(world: Any, pod: Any) -> None:
+    world.api.create_pod(pod(restartPolicy="Always"))
+    await world.settle()
+    raw = world.api.pod("web")
+    raw["spec"]["ephemeralContainers"] = [
+        {"name": "debug", "image": "busybox", "command": ["sh"], "targetContainerName": "main", "stdin": True},
+        {"name": "lost", "image": "busybox", "command": ["sh"], "targetContainerName": "none"},
+    ]
+    world.kubelet.pod_seen(raw)
+    await world.settle()
+    config = world.runtime.configs[-1]
+    assert (config.name, config.target, config.stdin) == ("debug", world.runtime.find("main").id, True)
+    debug, lost = world.status("web")["ephemeralContainerStatuses"]
+    assert (debug["state"].keys(), debug["ready"]) == ({"running"}, False)
+    assert lost["state"]["waiting"]["message"] == "target container none does not run"
+
+    await world.restart()
+    assert world.runtime.starts("debug") == 1, "a restarted kubelet finds it"
+    world.runtime.exit("debug", 3)
+    await world.advance(400)
+    assert world.runtime.starts("debug") == 1
+    status = world.status("web")
+    assert status["ephemeralContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
+    assert (status["phase"], status["qosClass"]) == ("Running", "BestEffort")
+    assert {c["type"]: c["status"] for c in status["conditions"]}["Ready"] == "True"
+
+
+async def test_a_deleted_pod_takes_its_ephemeral_containers_along(world: Any, pod: Any) -> None:
+    raw = pod()
+    raw["spec"]["ephemeralContainers"] = [{"name": "debug", "image": "busybox", "command": ["sh"]}]
+    world.api.create_pod(raw)
+    await world.settle()
+    world.api.delete_pod("web")
+    await world.settle()
+    assert world.runtime.infos == {}
+    assert world.api.pod("web") is None

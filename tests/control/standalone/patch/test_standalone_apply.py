@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from control.standalone.patch import conflict_error, fieldset
+from control.standalone.patch import fieldset
 from control.standalone.patch.apply import LAST_APPLIED, ApplyConflict, ApplyError, server_side_apply
 from control.standalone.patch.managed_fields import ManagedFieldsError, update_on_write
+from control.standalone.patch.patches import conflict_error
 from control.standalone.schema.builtin import Builtins
 from control.standalone.schema.walk import Schema
 from tests.present import present

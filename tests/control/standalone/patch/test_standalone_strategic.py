@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from control.standalone.patch import strategic
-from control.standalone.patch.strategic import StrategicPatchError
 from control.standalone.schema.builtin import Builtins
+from koordlet.api.encoding import strategicmerge
+from koordlet.api.encoding.strategicmerge import StrategicPatchError
 
 POD = Builtins().schema("", "v1", "Pod")
 DEPLOYMENT = Builtins().schema("apps", "v1", "Deployment")
@@ -111,14 +111,14 @@ CASES = {
 @pytest.mark.parametrize(("doc", "patch", "want"), CASES.values(), ids=CASES.keys())
 def test_pod(doc: dict[str, Any], patch: dict[str, Any], want: dict[str, Any]) -> None:
     before = copy.deepcopy(doc), copy.deepcopy(patch)
-    assert strategic.apply(doc, patch, POD) == want
+    assert strategicmerge.apply(doc, patch, POD) == want
     assert (doc, patch) == before
 
 
 def test_changing_a_deployments_strategy_removes_the_old_strategys_settings() -> None:
     doc = {"spec": {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}}}
     patch = {"spec": {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}}
-    assert strategic.apply(doc, patch, DEPLOYMENT) == {"spec": {"strategy": {"type": "Recreate"}}}
+    assert strategicmerge.apply(doc, patch, DEPLOYMENT) == {"spec": {"strategy": {"type": "Recreate"}}}
 
 
 BAD = {
@@ -133,7 +133,7 @@ BAD = {
 @pytest.mark.parametrize(("patch", "message"), BAD.values(), ids=BAD.keys())
 def test_malformed_patches_are_rejected(patch: dict[str, Any], message: str) -> None:
     with pytest.raises(StrategicPatchError, match=message):
-        strategic.apply(pod(containers=[A]), patch, POD)
+        strategicmerge.apply(pod(containers=[A]), patch, POD)
 
 
 class CountedName(str):
@@ -179,7 +179,7 @@ LONG_LISTS = {
 @pytest.mark.parametrize(("doc", "patch", "items"), LONG_LISTS.values(), ids=LONG_LISTS.keys())
 def test_comparisons_are_proportional_to_the_list(doc: dict[str, Any], patch: dict[str, Any], items: int) -> None:
     CountedName.comparisons = 0
-    result = strategic.apply(doc, patch, POD)
+    result = strategicmerge.apply(doc, patch, POD)
     assert CountedName.comparisons < 20 * ITEMS
     merged = result["spec"]["containers"] if "spec" in result else result["metadata"]["finalizers"]
     assert len(merged) == items
@@ -201,7 +201,7 @@ UNHASHABLE_RESULTS = {
 @pytest.mark.parametrize("case", UNHASHABLE)
 def test_lists_and_objects_instead_of_names_are_compared_by_value(case: str) -> None:
     doc = {"metadata": {"finalizers": ["a", "b"]}, "spec": {"containers": [A]}}
-    result = strategic.apply(doc, UNHASHABLE[case], POD)  # type: ignore[arg-type]
+    result = strategicmerge.apply(doc, UNHASHABLE[case], POD)  # type: ignore[arg-type]
     section, field, expected = UNHASHABLE_RESULTS.get(case, ("spec", "containers", [A]))
     assert result[section][field] == expected
 
@@ -209,5 +209,5 @@ def test_lists_and_objects_instead_of_names_are_compared_by_value(case: str) -> 
 def test_the_path_of_an_error_shows_the_beginning_of_a_long_name() -> None:
     patch = pod(containers=[{"name": "x" * 10_000, "ports": ["not an object"]}])
     with pytest.raises(StrategicPatchError, match="expected objects") as error:
-        strategic.apply(pod(), patch, POD)
+        strategicmerge.apply(pod(), patch, POD)
     assert len(str(error.value)) < 200

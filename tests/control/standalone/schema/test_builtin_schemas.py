@@ -62,7 +62,7 @@ def test_merge_information_reaches_the_walker() -> None:
     containers = present(POD.field("spec")).field("containers")
     assert containers is not None
     assert (containers.list_type, containers.list_map_keys) == ("map", ("name",))
-    assert (containers.patch_strategies, containers.patch_merge_key) == ({"merge"}, "name")
+    assert (containers.patch_strategies, containers.patch_merge_key) == (frozenset({"merge"}), "name")
     ports = containers.element().field("ports")
     assert ports is not None
     assert ports.item_key({"containerPort": 80}) == 'k:{"containerPort":80,"protocol":"TCP"}'

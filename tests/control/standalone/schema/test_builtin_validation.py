@@ -51,7 +51,11 @@ PODS = {
     "no image": (pod({"image": ""}), [f"{C}.image: Required value"]),
     "bad name": (pod({"name": "A_b"}), [f'{C}.name: Invalid value: "A_b": {LABEL}']),
     "same name": (pod(containers=[{"name": "a", "image": "i"}] * 2), ['spec.containers[1].name: Duplicate value: "a"']),
-    "same name as init": (pod(initContainers=[{"name": "c", "image": "i"}]), [f'{C}.name: Duplicate value: "c"']),
+    "same name as init": (pod(initContainers=[{"name": "c", "image": "i"}]), ['spec.initContainers[0].name: Duplicate value: "c"']),
+    "privileged without escalation": (pod({"securityContext": {"privileged": True, "allowPrivilegeEscalation": False}}), [
+        f'{C}.securityContext: Invalid value: {{"Capabilities":null,"Privileged":true,"SELinuxOptions":null,"WindowsOptions":null,'
+        '"RunAsUser":null,"RunAsGroup":null,"RunAsNonRoot":null,"ReadOnlyRootFilesystem":null,"AllowPrivilegeEscalation":false,'
+        '"ProcMount":null,"SeccompProfile":null,"AppArmorProfile":null}: cannot set `allowPrivilegeEscalation` to false and `privileged` to true']),
     "malformed quantity": (resources({"cpu": "lots"}), [f'{C}.resources.requests[cpu]: Invalid value: "lots": {QUANTITY}']),
     "negative": (resources({"cpu": "-1"}), [f'{C}.resources.requests[cpu]: Invalid value: "-1": must be greater than or equal to 0']),
     "over the limit": (resources({"cpu": "2"}, {"cpu": "1500m"}), [f'{C}.resources.requests: Invalid value: "2": must be less than or equal to cpu limit of 1500m']),
@@ -181,13 +185,13 @@ OTHERS = {
     "bad container in a template": ("apps/deployments", workload(template={"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c"}]}}), ["spec.template.spec.containers[0].image: Required value"]),
     "job restarts": ("batch/jobs", {"spec": {"template": workload()["spec"]["template"]}}, ['spec.template.spec.restartPolicy: Required value: valid values: "OnFailure", "Never"']),
     "config key": ("/configmaps", {"data": {"a b": "c"}}, ["data[a b]: Invalid value: \"a b\": a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"]),
-    "config size": ("/configmaps", {"data": {"a": "x" * (2**20 + 1)}}, ["Too long: may not be more than 1048576 bytes"]),
+    "config size": ("/configmaps", {"data": {"a": "x" * (2**20 + 1)}}, ["[]: Too long: may not be more than 1048576 bytes"]),
     "secret base64": ("/secrets", {"kind": "Secret", "type": "Opaque", "data": {"a": "%"}}, ['data[a]: Invalid value: "%": illegal base64 data']),
     "secret type": ("/secrets", {"kind": "Secret", "type": "kubernetes.io/tls", "data": {"tls.crt": ""}}, ["data[tls.key]: Required value"]),
-    "node taint": ("/nodes", {"spec": {"taints": [{"key": "k", "effect": "Maybe"}]}}, ['spec.taints[0].effect: Unsupported value: "Maybe": supported values: "NoSchedule", "PreferNoSchedule", "NoExecute"']),
+    "node taint": ("/nodes", {"spec": {"taints": [{"key": "k", "effect": "Maybe"}]}}, ['metadata.taints[0].effect: Unsupported value: "Maybe": supported values: "NoSchedule", "PreferNoSchedule", "NoExecute"']),
     "node capacity": ("/nodes", {"status": {"capacity": {"cpu": "many"}}}, [f'status.capacity[cpu]: Invalid value: "many": {QUANTITY}']),
     "lease": ("coordination.k8s.io/leases", {"spec": {"leaseDurationSeconds": 0}}, ["spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0"]),
-    "budget": ("policy/poddisruptionbudgets", {"spec": {"minAvailable": 1, "maxUnavailable": 1}}, ['spec: Invalid value: {"minAvailable":1,"maxUnavailable":1}: minAvailable and maxUnavailable cannot be both set']),
+    "budget": ("policy/poddisruptionbudgets", {"spec": {"minAvailable": 1, "maxUnavailable": 1}}, ['spec: Invalid value: {"MinAvailable":1,"Selector":null,"MaxUnavailable":1,"UnhealthyPodEvictionPolicy":null}: minAvailable and maxUnavailable cannot be both set']),
     "budget share": ("policy/poddisruptionbudgets", {"spec": {"minAvailable": "half"}}, ["spec.minAvailable: Invalid value: \"half\": a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"]),
     "priority": ("scheduling.k8s.io/priorityclasses", {"metadata": {"name": "x"}, "value": 2000000000}, ["value: Forbidden: maximum allowed value of a user defined priority is 1000000000"]),
     "system priority": ("scheduling.k8s.io/priorityclasses", {"metadata": {"name": "system-x"}, "value": 1}, ["metadata.name: Forbidden: priority class names with 'system-' prefix are reserved for system use only. error: system-x is not a known system priority class"]),
@@ -197,7 +201,7 @@ OTHERS = {
     "subject of a namespace": (f"{RBAC}/rolebindings", {"roleRef": {"kind": "Role", "name": "x"}, "subjects": [{"kind": "ServiceAccount", "name": "a"}]}, []),
     "controller": ("networking.k8s.io/ingressclasses", {"spec": {}}, ["spec.controller: Required value"]),
     "revision": ("apps/controllerrevisions", {"revision": 1}, ["data: Required value: data is mandatory"]),
-    "service": ("/services", {"spec": {"ports": [{"port": 0}]}}, ["spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive"]),
+    "service": ("/services", {"spec": {"ports": [{"port": 0}]}}, ["spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive", "spec.ports[0].targetPort: Invalid value: 0: must be between 1 and 65535, inclusive"]),
     "webhook": ("admissionregistration.k8s.io/validatingwebhookconfigurations", {"webhooks": [{"name": "a.b.c", "clientConfig": {"url": "http://x"}, "admissionReviewVersions": ["v1"], "sideEffects": "None"}]}, ["webhooks[0].clientConfig.url: Invalid value: \"http://x\": 'https' is the only allowed URL scheme"]),
 }  # fmt: skip
 

@@ -42,7 +42,7 @@ WORDING = {
     "minimum": (0, {"type": "integer", "minimum": 1}, "spec.x: Invalid value: 0: spec.x in body should be greater than or equal to 1"),
     "exclusive minimum": (1, {"type": "number", "minimum": 1, "exclusiveMinimum": True}, "spec.x: Invalid value: 1: spec.x in body should be greater than 1"),
     "multiple": (3, {"type": "integer", "multipleOf": 2}, "spec.x: Invalid value: 3: spec.x in body should be a multiple of 2"),
-    "too many items": ([1, 2], {"type": "array", "maxItems": 1, "items": {"type": "integer"}}, "spec.x: Too many: 2: must have at most 1 items"),
+    "too many items": ([1, 2], {"type": "array", "maxItems": 1, "items": {"type": "integer"}}, "spec.x: Too many: 2: must have at most 1 item"),
     "too few items": ([], {"type": "array", "minItems": 1, "items": {}}, "spec.x: Invalid value: 0: spec.x in body should have at least 1 items"),
     "item": ([1, "a"], {"type": "array", "items": {"type": "integer"}}, 'spec.x[1]: Invalid value: "string": spec.x[1] in body must be of type integer: "string"'),
     "too few properties": ({}, {"type": "object", "minProperties": 1}, "spec.x: Invalid value: 0: spec.x in body should have at least 1 properties"),

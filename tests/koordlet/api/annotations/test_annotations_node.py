@@ -161,19 +161,6 @@ def test_usage_thresholds() -> None:
         node.usage_thresholds({key: "{"})
 
 
-@pytest.mark.parametrize(
-    ("models", "label"),
-    [
-        (["Tesla T4", "Tesla T4"], "Tesla-T4"),
-        (["Tesla T4", "Tesla P40"], None),
-        (["NVIDIA A100-SXM4-80GB"], "A100-SXM4-80GB"),
-        ([], None),
-    ],
-)
-def test_gpu_model_label(models: list[str], label: str | None) -> None:
-    assert node.gpu_model_label(models) == label
-
-
 def test_gpu_partition_spec() -> None:
     key = S + "gpu-partition-spec"
     spec = device.gpu_partition_spec({key: '{"ringBusBandwidth":"200Gi"}'})
@@ -201,10 +188,6 @@ def test_gpu_partition_policy(value: str | None, policy: str) -> None:
 
 
 def test_device_labels() -> None:
-    key = N + "secondary-device-well-planned"
-    assert device.secondary_device_well_planned({key: "true"}) is True
-    assert device.secondary_device_well_planned({key: "false"}) is False
-    assert device.secondary_device_well_planned({}) is device.secondary_device_well_planned({key: "x"}) is None
     assert device.minors_text([0, 1]) == "0,1"
     assert max(device.TOPOLOGY_SCOPE_LEVELS, key=device.TOPOLOGY_SCOPE_LEVELS.__getitem__) == "Device"
 

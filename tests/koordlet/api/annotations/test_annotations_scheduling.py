@@ -40,7 +40,6 @@ def test_eviction_cost_refuses(text: str) -> None:
         (reservation.RESTRICTED_OPTIONS, '{"resources":["cpu"]}'),
         (reservation.RESIZE_ALLOCATABLE, '{"resources":{"cpu":"2"}}'),
         (reservation.OWNERS, '[{"labelSelector":{"matchLabels":{"a":"b"}}}]'),
-        (reservation.CURRENT_OWNER, '{"kind":"Pod","name":"p","namespace":"d"}'),
         (reservation.AFFINITY, '{"requiredDuringSchedulingIgnoredDuringExecution":{"reservationSelectorTerms":['
          '{"matchExpressions":[{"key":"pool","operator":"In","values":["a"]}]}]},'
          '"reservationSelector":{"team":"x"},"tolerations":[{"key":"k","operator":"Exists"}]}'),

@@ -176,6 +176,8 @@ def test_unknown_fields_are_ignored(resource: registry.ApiResource) -> None:
     required = {
         "Reservation": {"spec": {"template": {}, "owners": []}},
         "PodMigrationJob": {"spec": {"podRef": {}}},
+        "DrainNode": {"spec": {"nodeName": "n1"}},
+        "DrainNodeGroup": {"spec": {"nodeSelector": {}}},
         "ClusterNetworkTopology": {"spec": {"networkTopologySpec": []}},
         "ElasticQuotaProfile": {"spec": {"quotaName": "q", "nodeSelector": {}}},
         "NodeResourceTopology": {"zones": []},

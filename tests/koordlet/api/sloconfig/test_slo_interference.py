@@ -14,15 +14,17 @@ from koordlet.api.sloconfig.interference import (
     CONFIG_KEY,
     DEFAULT,
     EXTENSION_KEY,
-    PLUGIN,
     RESOURCES,
     InterferenceConfigError,
+    InterferencePlugin,
     effective,
     problems,
 )
 from koordlet.api.sloconfig.interferenceactions import enabled
 from koordlet.api.sloconfig.webhook import PARAM_INVALID, PARSE_FAILED, validate
 from tests.present import present
+
+PLUGIN = InterferencePlugin()
 
 
 def config(cluster: dict[str, Any] | None = None, *nodes: dict[str, Any]) -> dict[str, str]:

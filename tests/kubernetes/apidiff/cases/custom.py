@@ -106,7 +106,7 @@ OURS = [yaml.safe_load(path.read_text()) for path in sorted(FOLDER.glob("*_*.yam
 CALLS = [
     *(Call(f"invalid: {name}", "POST", CRDS, crd("bads", **changes)) for name, changes in INVALID.items()),
     Call("create", "POST", CRDS, CRD),
-    *(Call(f"ours: {one['metadata']['name']}", "POST", CRDS, one) for one in OURS),
+    *(Call(f"ours: {crd['metadata']['name']}", "POST", CRDS, crd) for crd in OURS),
     Call("served", "GET", WIDGETS, compare=False, until="WidgetList"),
     Call("published", "GET", "/openapi/v3/apis/diff.io/v1", compare=False, until="Widget"),
     Call("established", "GET", CRDS + "/widgets.diff.io", until="Established"),

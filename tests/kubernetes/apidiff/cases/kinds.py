@@ -110,4 +110,25 @@ def calls() -> Iterator[Call]:
         yield Call(f"delete {name}", "DELETE", f"{where}/{meta['name']}")
 
 
-CALLS = list(calls())
+def api_service_calls() -> Iterator[Call]:
+    """APIServices have the names of their versions."""
+    where = path("apiregistration.k8s.io/v1", "/apiservices")
+    spec = {"group": "a.io", "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 10}
+    bodies = {
+        "local": spec,
+        "of a Service": {**spec, "service": {"namespace": NS, "name": "s"}, "insecureSkipTLSVerify": True},
+        "without a version": {"group": "a.io"},
+        "of another name": {**spec, "group": "b.io"},
+        "of no group": {**spec, "group": "", "version": "v2"},
+        "of bad numbers": {**spec, "groupPriorityMinimum": 20001, "versionPriority": -1},
+        "of half a Service": {**spec, "service": {"port": 70000}},
+        "local and insecure": {**spec, "insecureSkipTLSVerify": True, "caBundle": "YWJj"},
+    }
+    for name, fields in bodies.items():
+        obj = {"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": "v1.a.io"}}
+        yield Call(f"create APIService {name}", "POST", where, {**obj, "spec": fields})
+        if name in ("local", "of a Service"):
+            yield Call(f"delete APIService {name}", "DELETE", f"{where}/v1.a.io")
+
+
+CALLS = [*calls(), *api_service_calls()]

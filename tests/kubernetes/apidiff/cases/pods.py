@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.kubernetes.apidiff.cases.objects import CONTAINER, config_map, core, group, namespace, pod, workload
 from tests.kubernetes.apidiff.exchange import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, TABLE, Call
+from tests.kubernetes.apidiff.servers import TENANT
 
 NS = namespace("pods")
 PODS = core(NS, "pods")
@@ -159,7 +160,21 @@ CALLS = [
     Call("log of an absent node", "GET", PODS + "/p/log"),
     Call("log of an unbound pod", "GET", PODS + "/probes/log"),
     Call("log of a missing pod", "GET", PODS + "/missing/log"),
-    Call("exec without options", "POST", PODS + "/p/exec"),
+    *(Call(f"{name} {where}", "POST", f"{PODS}/{pod_name}/{name}")
+      for name in ("exec", "attach", "portforward")
+      for where, pod_name in (("at an absent node", "p"), ("of an unbound pod", "probes"), ("of a missing pod", "no"))),
+    Call("exec by get", "GET", PODS + "/probes/exec?command=ls"),
+    Call("exec by put", "PUT", PODS + "/probes/exec", {}),
+    Call("exec by patch", "PATCH", PODS + "/probes/exec", {}, MERGE_PATCH),
+    Call("exec by delete", "DELETE", PODS + "/probes/exec"),
+    Call("exec of an unknown container", "POST", PODS + "/probes/exec?container=x"),
+    Call("create with an init container", "POST", PODS, pod("two", initContainers=[{**CONTAINER, "name": "i"}],
+         containers=[CONTAINER, {**CONTAINER, "name": "d"}])),
+    Call("exec without a container", "POST", PODS + "/two/exec"),
+    Call("attach without a container", "GET", PODS + "/two/attach"),
+    Call("port-forward to no port", "POST", PODS + "/probes/portforward?ports=x"),
+    Call("exec without a right", "POST", PODS + "/probes/exec", token=TENANT),
+    Call("exec by get without a right", "GET", PODS + "/probes/exec", token=TENANT),
     Call("evict dry", "POST", PODS + "/p/eviction?dryRun=All", EVICTION),
     Call("evict missing", "POST", PODS + "/missing/eviction", {**EVICTION, "metadata": {"name": "missing"}}),
     Call("evict another name", "POST", PODS + "/p/eviction", {**EVICTION, "metadata": {"name": "q"}}),
