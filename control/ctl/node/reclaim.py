@@ -18,9 +18,9 @@ from control.standalone.kubelet.cgroups.directories import CgroupError, CgroupTr
 from control.standalone.kubelet.cgroups.ownermark import CgroupMark
 
 
-def is_alive(owner: CgroupMark) -> bool:
-    """Whether a part of its node runs. Containers do not count, as they outlive it."""
-    return owner.may_live() or any(
+def is_alive(owner: CgroupMark, tree: CgroupTree, root: str) -> bool:
+    """Whether a part of the node that owns the kubepods `root` runs. Containers do not count, as they outlive it."""
+    return owner.lives(tree, root) or any(
         process.argv[1:2] == ("-m",) or is_part(process.argv)  # a part; a container's shim matches neither
         for process in processes.marked(Path(owner.state_dir))
     )
@@ -33,7 +33,7 @@ def reclaim(own: Path, mount: Path = preflight.CGROUP_MOUNT) -> Iterator[str]:
     except CgroupError:
         return  # preflight reports it
     for root, owner in preflight.other_nodes(tree, own).items():
-        if is_alive(owner):
+        if is_alive(owner, tree, root):
             continue
         state_dir = Path(owner.state_dir)
         if state_dir.is_dir():

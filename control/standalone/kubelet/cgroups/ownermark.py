@@ -3,11 +3,15 @@
 A cgroup can outlive every record of it: its kubelet may have been killed and the state directory removed.
 kernfs keeps `trusted.*` attributes on v1 and v2 until the directory is removed; only root reads and writes them. The
 mark is written right after mkdir. A kubelet without --owner-dir marks nothing; neither does a real kubelet.
+
+A kubelet also locks its kubepods root. A pid says nothing in another PID namespace; the lock does, and the kernel
+releases it when the process ends.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,11 +45,36 @@ class CgroupMark(msgspec.Struct, frozen=True, rename="camel"):
         assert process is not None, "this process runs"
         return cls(process.pid, process.starttime, PID_NAMESPACE.stat().st_ino, boot_id(), state_dir, pin_dir)
 
-    def may_live(self) -> bool:
-        """Whether the kubelet may still run. One in another PID namespace is not visible from here, so it may."""
+    def lives(self, tree: CgroupTree, root: str) -> bool:
+        """Whether the kubelet that owns the kubepods `root` runs."""
         if self.boot_id != boot_id():
             return False
-        return self.pid_namespace != PID_NAMESPACE.stat().st_ino or alive(ProcessId(self.pid, self.starttime))
+        if self.pid_namespace != PID_NAMESPACE.stat().st_ino:
+            return is_locked(tree, root)
+        return alive(ProcessId(self.pid, self.starttime))
+
+
+def lock(tree: CgroupTree, root: str) -> int | None:
+    """Lock the kubepods `root` until this process ends or closes the returned descriptor; None if it is locked."""
+    descriptor = os.open(tree.dirs(root)[0], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def is_locked(tree: CgroupTree, root: str) -> bool:
+    """Whether a kubelet holds the lock on the kubepods `root`."""
+    try:
+        descriptor = lock(tree, root)
+    except FileNotFoundError:
+        return False
+    if descriptor is None:
+        return True
+    os.close(descriptor)
+    return False
 
 
 def write(tree: CgroupTree, path: str, owner: CgroupMark) -> str | None:

@@ -1,8 +1,8 @@
 """The kubelet's part of the cgroup tree: the kubepods root, the parents of the QoS classes and the pod directories.
 
 Container directories below a pod belong to the runtime. A file records which of root and parents this kubelet
-created, so that a clean-up removes nothing else. With an owner, the directories are also marked (`ownermark`), so that
-they can be attributed after the state directory was removed.
+created, so that a clean-up removes nothing else. With an owner, the directories are also marked and the root is locked
+(`ownermark`), so that they can be attributed after the state directory was removed.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class PodCgroups:
         self.tree = tree
         self.names = names
         self._owner = owner
+        self._lock: int | None = None
         self._state_file = state_file
         self._root_values = root_values(allocatable_milli, allocatable_memory)
         self._enforce_root = enforce_root
@@ -62,6 +63,8 @@ class PodCgroups:
             self.tree.create(path)
             if path in created:
                 self._mark(path)
+        if self._owner is not None and self._lock is None:
+            self._lock = ownermark.lock(self.tree, self.names.root())
         if self._enforce_root:
             self.tree.apply(self.names.root(), self._root_values)
 

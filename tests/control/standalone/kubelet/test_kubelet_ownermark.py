@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,32 +23,32 @@ from control.standalone.kubelet.runtimes.launcher import starttime
 
 _serial = itertools.count()
 UID = "11111111-2222-3333-4444-555555555555"
+NO_TREE = CgroupTree(2, {})
 ME = CgroupMark.this_process("/somewhere/node", "/sys/fs/bpf/x")
 
 
 @pytest.mark.parametrize(
-    ("owner", "may_live"),
+    ("owner", "lives"),
     [
         (ME, True),
         (msgspec.structs.replace(ME, starttime=ME.starttime + 1), False),
         (msgspec.structs.replace(ME, pid=2**22 + 1), False),
         (msgspec.structs.replace(ME, boot_id="another"), False),
-        (msgspec.structs.replace(ME, pid=2**22 + 1, pid_namespace=1), True),
     ],
-    ids=["ourselves", "its pid has another process", "no such process", "an earlier boot", "unseen from here"],
+    ids=["this process", "its pid has another process", "no such process", "an earlier boot"],
 )
-def test_whether_an_owner_may_be_alive(owner: CgroupMark, may_live: bool) -> None:
-    assert owner.may_live() is may_live
+def test_whether_an_owner_lives(owner: CgroupMark, lives: bool) -> None:
+    assert owner.lives(NO_TREE, "kubepods") is lives
 
 
 def test_an_ended_process_is_not_alive() -> None:
     with subprocess.Popen(["sleep", "600"]) as process:
         owner = msgspec.structs.replace(ME, pid=process.pid, starttime=starttime(process.pid) or 0)
-        assert owner.may_live()
+        assert owner.lives(NO_TREE, "kubepods")
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert not owner.may_live(), "a zombie"
-    assert not owner.may_live()
+        assert not owner.lives(NO_TREE, "kubepods"), "a zombie"
+    assert not owner.lives(NO_TREE, "kubepods")
 
 
 @pytest.fixture
@@ -82,6 +84,28 @@ def test_created_cgroups_are_marked(tree: CgroupTree, names: CgroupNames, tmp_pa
     later = msgspec.structs.replace(ME, pid=1)
     pods(tree, names, tmp_path, later).setup()
     assert ownermark.read(tree, names.root()) == later
+
+
+@pytest.mark.kernel
+def test_an_owner_in_another_pid_namespace_lives_while_it_holds_the_lock(
+    tree: CgroupTree, names: CgroupNames, tmp_path: Path
+) -> None:
+    other = msgspec.structs.replace(ME, pid_namespace=1)
+    holder = os.fork()
+    if holder == 0:
+        pods(tree, names, tmp_path, other).setup()
+        signal.pause()
+    try:
+        for _ in range(1000):
+            if tree.exists(names.root()) and other.lives(tree, names.root()):
+                break
+            time.sleep(0.02)
+        assert other.lives(tree, names.root())
+    finally:
+        os.kill(holder, signal.SIGKILL)
+        os.waitpid(holder, 0)
+    assert not other.lives(tree, names.root())
+    assert not other.lives(tree, "no-such-group")
 
 
 @pytest.mark.kernel
