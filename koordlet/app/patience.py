@@ -37,4 +37,6 @@ async def within(
             if done:
                 return task.result(), own_delay
     finally:
-        task.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})  # what it uses may be closed after this

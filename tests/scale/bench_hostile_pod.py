@@ -14,7 +14,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -105,8 +105,8 @@ class Rounds(KubeletClient):
     async def _none() -> dict[str, str]:
         return {}
 
-    async def _get(self, path: str) -> bytes:
-        return self.body
+    async def _get(self, path: str) -> AsyncGenerator[bytes, None]:
+        yield self.body
 
     async def round(self) -> None:
         """One answer, and one use of it by the strategies."""

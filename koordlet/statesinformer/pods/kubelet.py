@@ -3,15 +3,16 @@
 It authenticates with the service account's token, after it has verified the kubelet (`kubelettls`). Each answer
 observes `koordlet_kubelet_request_duration_seconds{verb, path, code}`.
 
-A pod whose JSON did not change is not decoded again, and a pod that changes all the time only at a limited rate
-(`decodeallowance`). Time in which koordlet's own event loop was blocked does not count
-against the kubelet's time limit; it is logged and counted separately.
+A long list is decoded in batches while it arrives (`listbatches`). A pod whose JSON did not change is not decoded
+again, and a pod that changes all the time only at a limited rate (`decodeallowance`). Time in which koordlet's own
+event loop was blocked does not count against the kubelet's time limit; it is logged and counted separately.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from time import monotonic
 from typing import Any, Final
 
@@ -27,9 +28,12 @@ from koordlet.app.patience import within
 from koordlet.kube.decode import ObjectDecoder, RawList
 from koordlet.statesinformer.pods.decodeallowance import DecodeAllowance
 from koordlet.statesinformer.pods.kubelettls import KubeletVerification
+from koordlet.statesinformer.pods.listbatches import BatchTooLongError, ListBatches
 
 REQUEST_BUCKETS_S = tuple(0.001 * 4**k for k in range(7))
-MAX_ANSWER_BYTES = 64 << 20
+MAX_ANSWER_BYTES = 3 << 30
+"""Of all batches: more than 300 pods of the largest size, which tenants can create."""
+MAX_ERROR_BYTES = 200
 MIN_LOGGED_DELAY_S = 1.0
 """A delay by koordlet itself is logged from this length on; shorter ones are only counted."""
 _UNLIMITED = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
@@ -136,12 +140,23 @@ class KubeletClient:
     async def pods(self) -> list[Pod]:
         """All pods of the node; malformed ones are left out and logged once. Raises KubeletError, also if all pods of
         a non-empty list are malformed."""
-        body = await self._get("/pods/")
         decoded: dict[_Digest, Pod] = {}
         self._allowance.start(self._digests)
         malformed: WireError | None = None
+        async with aclosing(self._get("/pods/")) as batches:
+            async for batch in batches:
+                malformed = self._take(batch, decoded) or malformed
+        if malformed is not None and not decoded:
+            raise KubeletError(f"kubelet /pods/: {malformed}") from malformed
+        self._decoded = decoded
+        self._digests = {pod.metadata.uid: digest for digest, pod in decoded.items()}
+        return list(decoded.values())
+
+    def _take(self, batch: bytes, decoded: dict[_Digest, Pod]) -> WireError | None:
+        """Add the pods of a list to `decoded`. Returns the error of the last malformed one; raises KubeletError."""
+        malformed: WireError | None = None
         try:
-            items = _POD_LIST.decode(body, where="kubelet /pods/").items or []
+            items = _POD_LIST.decode(batch, where="kubelet /pods/").items or []
         except WireError as error:
             raise KubeletError(str(error)) from error
         for raw in items:
@@ -151,11 +166,7 @@ class KubeletClient:
             except WireError as error:
                 malformed = error
                 log.once(f"malformed:{error}", "Malformed pod left out", error=str(error))
-        if malformed is not None and not decoded:
-            raise KubeletError(f"kubelet /pods/: {malformed}") from malformed
-        self._decoded = decoded
-        self._digests = {pod.metadata.uid: digest for digest, pod in decoded.items()}
-        return list(decoded.values())
+        return malformed
 
     def _current(self, raw: msgspec.Raw) -> tuple[_Digest, Pod]:
         """The pod and the digest of the JSON that it was decoded from: `raw`, or an earlier state of a pod that changes
@@ -179,7 +190,7 @@ class KubeletClient:
 
     async def config(self) -> Mapping[str, Any]:
         """The `kubeletconfig` object of /configz, undecoded. Raises KubeletError."""
-        body = await self._get("/configz")
+        body = b"".join([part async for part in self._get("/configz")])
         try:
             answer: dict[str, dict[str, Any]] = decode(body, dict[str, dict[str, Any]], where="kubelet /configz")
         except WireError as error:
@@ -193,24 +204,31 @@ class KubeletClient:
         if self._session is not None:
             await self._session.close()
 
-    async def _get(self, path: str) -> bytes:
+    async def _get(self, path: str) -> AsyncGenerator[bytes, None]:
+        """The answer, or the batches of a long list. Each of them may take the time limit."""
         url = self._url() + path
+        async with aclosing(self._request(url, path)) as parts:
+            while (part := await self._limited(url, parts)) is not None:
+                yield part
+
+    async def _limited(self, url: str, parts: AsyncGenerator[bytes, None]) -> bytes | None:
+        """The next of `parts`, None after the last. Raises KubeletError."""
         try:
-            body, own_delay = await within(self._timeout, self._request(url, path))
+            part, own_delay = await within(self._timeout, _next(parts))
         except aiohttp.ClientConnectorCertificateError as error:
             await self.close()  # the kubelet may have a new certificate: the next session reads the files again
             self._session = None
             raise KubeletError(f"kubelet {url}: {error.certificate_error}: {self._tls.refused()}") from error
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, BatchTooLongError, TimeoutError, OSError) as error:
             raise KubeletError(f"kubelet {url}: {error or type(error).__name__}") from error
         if own_delay > 0:
             self._on_own_delay(own_delay)
             if own_delay >= MIN_LOGGED_DELAY_S:
                 message = "Koordlet was busy while the kubelet answered; this is not the kubelet's delay"
                 log.warning(message, url=url, busy_seconds=round(own_delay, 3))
-        return body
+        return part
 
-    async def _request(self, url: str, path: str) -> bytes:
+    async def _request(self, url: str, path: str) -> AsyncGenerator[bytes, None]:
         if self._session is None:
             try:
                 context = self._tls()
@@ -221,21 +239,24 @@ class KubeletClient:
             )
         headers = await self._credentials() if url.startswith("https") else {}  # no secret over plain HTTP
         started_at = monotonic()
+        batches, size = ListBatches(), 0
         async with self._session.get(url, headers=headers) as response:
             try:
-                body = await _read_body(response, url)
+                if response.status != 200:
+                    text = (await response.content.read(MAX_ERROR_BYTES)).decode(errors="replace")
+                    raise KubeletError(f"kubelet {url}: HTTP {response.status}: {text}")
+                async for part in response.content.iter_any():
+                    size += len(part)
+                    if size > MAX_ANSWER_BYTES:
+                        raise KubeletError(f"kubelet {url}: the answer is longer than {MAX_ANSWER_BYTES} bytes")
+                    batch = batches.add(part)
+                    if batch is not None:
+                        yield batch
             finally:
                 if self._duration is not None:
                     self._duration.labels("get", path, str(response.status)).observe(monotonic() - started_at)
-            if response.status != 200:
-                raise KubeletError(f"kubelet {url}: HTTP {response.status}: {body[:200].decode(errors='replace')}")
-            return body
+        yield batches.rest()
 
 
-async def _read_body(response: aiohttp.ClientResponse, url: str) -> bytes:
-    body = bytearray()
-    async for chunk in response.content.iter_any():
-        body += chunk
-        if len(body) > MAX_ANSWER_BYTES:
-            raise KubeletError(f"kubelet {url}: the answer is longer than {MAX_ANSWER_BYTES} bytes")
-    return bytes(body)
+async def _next(parts: AsyncGenerator[bytes, None]) -> bytes | None:
+    return await anext(parts, None)

@@ -1,6 +1,7 @@
 """Pods from a kubelet over real TLS: what is kept when it is away, restarting or talking nonsense."""
 
 import asyncio
+import json
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,6 +18,7 @@ from koordlet.api.meta import ObjectMeta
 from koordlet.api.sloconfig import CgroupPath, HostApplicationSpec
 from koordlet.app.periodic import Periodic
 from koordlet.statesinformer.pods import kubelet as kubelet_module
+from koordlet.statesinformer.pods import listbatches
 from koordlet.statesinformer.pods.decodeallowance import BYTES_PER_ANSWER, MAX_BYTES
 from koordlet.statesinformer.pods.earlytrigger import EarlyTrigger
 from koordlet.statesinformer.pods.informer import PodsInformer
@@ -246,6 +248,40 @@ async def test_an_endless_answer_is_refused(
     kubelet.answer = {"items": [pod(f"pod-{number}", f"uid-{number}") for number in range(10)]}
     with pytest.raises(KubeletError, match="longer than 1000 bytes"):
         await client.pods()
+
+
+async def test_pods_are_known_however_long_the_answer_is(
+    kubelet: Kubelet, client: KubeletClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New pods are known although the whole answer is longer than what may be held of it."""
+    monkeypatch.setattr(listbatches, "BATCH_BYTES", 50_000)
+    monkeypatch.setattr(listbatches, "MAX_BATCH_BYTES", 200_000)
+    informer = PodsInformer(client, lambda: CgroupDriver.CGROUPFS)
+    for number in (1, 40):
+        items = [pod(f"pod-{index}", f"uid-{index}") for index in range(number)]
+        for item in items:
+            item["metadata"]["annotations"] = {"fill": "<" * 10_000}
+        text = json.dumps({"items": items}, separators=(",", ":")).replace("<", "\\u003c")
+        assert number == 1 or len(text) > 10 * listbatches.MAX_BATCH_BYTES
+        kubelet.answer = text
+        await informer.sync()
+    assert len(informer.pods) == 40
+    decoded = client.decoded_bytes
+    await informer.sync()
+    assert client.decoded_bytes == decoded, "unchanged pods are recognized in all batches"
+
+
+async def test_an_answer_that_breaks_off_keeps_the_known_pods(
+    kubelet: Kubelet, client: KubeletClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listbatches, "BATCH_BYTES", 2000)
+    informer = PodsInformer(client, lambda: CgroupDriver.CGROUPFS)
+    await informer.sync()
+    text = json.dumps({"items": [pod(f"pod-{index}", f"uid-{index}") for index in range(40)]}, separators=(",", ":"))
+    kubelet.answer = text[: len(text) // 2]
+    with pytest.raises(KubeletError, match="not valid JSON"):
+        await informer.sync()
+    assert informer.pods.keys() == {"uid-a", "uid-b"}
 
 
 async def test_refused_without_the_right_token(kubelet: Kubelet) -> None:
