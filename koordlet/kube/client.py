@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry
 
 from koordlet.api.core import Pod
 from koordlet.api.encoding import wire
+from koordlet.api.encoding.shape import has_floats
 from koordlet.api.meta import DeleteOptions, Preconditions
 from koordlet.api.registry import ApiResource
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
@@ -179,11 +180,12 @@ class Client:
         if r.namespaced:
             namespace = namespace or getattr(obj, "metadata").namespace or self.config.namespace  # noqa: B009
         document = {"apiVersion": r.api_version, "kind": r.kind, **wire.to_builtins(obj)}
+        encode = wire.encode if has_floats(type(obj)) else wire.encode_plain  # the search for floats takes 30 us
         return await self.transport.request(
             "POST",
             r.path(namespace if r.namespaced else None),
             params=_params(fieldManager=field_manager, dryRun="All" if dry_run else None),
-            body=wire.encode(document),
+            body=encode(document),
         )
 
     async def patch(

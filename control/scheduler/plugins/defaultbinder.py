@@ -6,6 +6,7 @@ from control.scheduler.framework.plugin import CycleState, Plugin
 from control.scheduler.framework.status import SKIP, SUCCESS, PluginStatus, error
 from control.scheduler.state.pods import POD, PodInfo
 from koordlet.api.core import Pod
+from koordlet.api.encoding import wire
 from koordlet.api.registry import resource_for
 from koordlet.kube import KubeError
 
@@ -29,7 +30,7 @@ class DefaultBinder(Plugin):
         }
         path = resource_for(Pod).path(pod.namespace, pod.name, "binding")
         try:
-            await client.raw("POST", path, body=binding)
+            await client.raw("POST", path, body=wire.encode_plain(binding))
         except KubeError as failure:
             return error(str(failure))
         return SUCCESS
