@@ -78,7 +78,7 @@ class ControlPlane:
         process = await asyncio.create_subprocess_exec(
             str(self.programs / "kube-scheduler"), f"--config={configuration}", f"--secure-port={self._pages}",
             "--v=2", f"--vmodule={DETAIL}",
-            "--feature-gates=OpportunisticBatching=false,SchedulerPopFromBackoffQ=false", *flags,
+            f"--feature-gates={feature_gates(self.programs)}", *flags,
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
             limit=1 << 22,
         )  # fmt: skip
@@ -153,6 +153,16 @@ class ControlPlane:
             self._processes.append(
                 await asyncio.create_subprocess_exec(*argv, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log)
             )
+
+
+def feature_gates(programs: Path) -> str:
+    """What kube-scheduler must not do in a comparison. It refuses a gate that its version lacks; the folder above
+    `programs` is named after the minor version (build.sh)."""
+    minor = int(programs.parent.name.removeprefix("v1."))
+    gates = ["SchedulerPopFromBackoffQ=false"]
+    if minor >= 35:
+        gates.append("OpportunisticBatching=false")
+    return ",".join(gates)
 
 
 def write_credentials(folder: Path, token: str) -> None:
