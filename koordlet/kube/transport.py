@@ -23,7 +23,6 @@ from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.app.logging import describe, get_logger
 from koordlet.kube.config import ClientConfig
 from koordlet.kube.errors import ApiError, ConnectionFailed, Unauthorized, from_response
-from koordlet.kube.exchange import Exchange, NotConnected
 from koordlet.kube.metrics import ClientMetrics
 from koordlet.kube.ratelimit import ExponentialBackoff, TokenBucket
 
@@ -64,7 +63,6 @@ class Transport:
         self._buckets: dict[str, TokenBucket] = {}  # by API group and version, as in client-go
         self._metrics = ClientMetrics.of(registry)
         self._session: aiohttp.ClientSession | None = None
-        self._exchange: Exchange | None = None
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
 
     def _bucket(self, path: str) -> TokenBucket:
@@ -81,8 +79,6 @@ class Transport:
             self._metrics.throttled.inc(waited)
 
     async def close(self) -> None:
-        if self._exchange is not None:
-            self._exchange.close()
         session = self._session
         self._session = None
         if session is not None:
@@ -113,8 +109,11 @@ class Transport:
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             try:
                 await self._wait_for_token(path)  # without a slot: requests of other API groups may need the slots
-                async with self._slots:
-                    return await self._attempt(method, path, params, body, content_type, accept, seconds)
+                async with (
+                    self._slots,
+                    self._send(method, path, params, body, content_type, accept, seconds) as response,
+                ):
+                    return await response.read()
             except Unauthorized:
                 if renewed or attempt == _MAX_ATTEMPTS or not self.config.credentials.invalidate():
                     raise
@@ -125,10 +124,7 @@ class Transport:
                 if not retry or attempt == _MAX_ATTEMPTS or (error.status == 429 and not retry_429):
                     raise
                 await self._pause(method, error, backoff.next())
-            except (
-                aiohttp.ClientConnectorError,
-                NotConnected,
-            ) as error:  # did not reach the server: safe for any method
+            except aiohttp.ClientConnectorError as error:  # did not reach the server: safe for any method
                 if attempt == _MAX_ATTEMPTS:
                     raise self._failed(method, path, error) from error
                 await self._pause(method, None, backoff.next())
@@ -155,53 +151,6 @@ class Transport:
             raise
         except _ANY_CONNECTION_ERROR as error:
             raise self._failed("WATCH", path, error) from error
-
-    async def _attempt(
-        self,
-        method: str,
-        path: str,
-        params: Mapping[str, str] | None,
-        body: bytes | None,
-        content_type: str,
-        accept: str,
-        seconds: float | None,
-    ) -> bytes:
-        """One attempt; the body of a successful answer."""
-        if method == "GET" or self.config.proxy is not None:
-            async with self._send(method, path, params, body, content_type, accept, seconds) as response:
-                return await response.read()
-        if self._exchange is None:
-            self._exchange = Exchange(
-                self.config.server,
-                context=self.config.ssl,
-                server_hostname=self.config.server_hostname,
-                user_agent=self.config.user_agent,
-                configure=_detect_dead_peer,
-            )
-        headers = {"Accept": accept, **await self.config.credentials.headers()}
-        if body is not None:
-            headers["Content-Type"] = content_type
-        started_at = self._clock.monotonic()
-        code = "error"
-        try:
-            answer = await self._exchange.request(
-                method,
-                path,
-                params,
-                headers,
-                body,
-                seconds=seconds or self.config.timeout,
-                connect_seconds=_CONNECT_TIMEOUT_S,
-            )
-            code = str(answer.status)
-            if not 200 <= answer.status < 300:
-                now = self._clock.now()
-                request = f"{method} {path}"
-                raise from_response(answer.status, answer.headers(), answer.body, now=now, request=request)
-            return answer.body
-        finally:
-            self._metrics.requests.labels(method, code).inc()
-            self._metrics.duration.labels(method).observe(self._clock.monotonic() - started_at)
 
     @asynccontextmanager
     async def _send(
@@ -285,15 +234,10 @@ class Transport:
 
 
 def _keepalive_socket(address: Any) -> socket.socket:
+    """A socket that detects a dead peer within about a minute, also while nothing is sent."""
     family, kind, protocol, _, _ = address
     connection = socket.socket(family, kind, protocol)
     connection.setblocking(False)
-    _detect_dead_peer(connection)
-    return connection
-
-
-def _detect_dead_peer(connection: socket.socket) -> None:
-    """A dead peer is detected within about a minute, also while nothing is sent."""
     for option, value in (
         (socket.TCP_KEEPIDLE, 20),
         (socket.TCP_KEEPINTVL, 10),
@@ -302,3 +246,4 @@ def _detect_dead_peer(connection: socket.socket) -> None:
     ):
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return connection

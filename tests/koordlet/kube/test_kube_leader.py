@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.client_reqrep import ClientResponse
 from prometheus_client import CollectorRegistry
 
 from koordlet.kube import Client, ClientConfig, LeaderElector, LeadershipLost
@@ -23,17 +25,19 @@ def clock() -> FakeClock:
 @pytest.fixture
 async def pass_time(client: Client, clock: FakeClock) -> Callable[..., Awaitable[None]]:
     """Let virtual time pass, but never while a request is on its way: those take real time."""
-    busy, attempt = 0, client.transport._attempt
+    busy, send = 0, client.transport._send
 
-    async def counted(*args: Any) -> bytes:
+    @asynccontextmanager
+    async def counted(*args: Any, **options: Any) -> AsyncIterator[ClientResponse]:
         nonlocal busy
         busy += 1
         try:
-            return await attempt(*args)
+            async with send(*args, **options) as response:
+                yield response
         finally:
             busy -= 1
 
-    client.transport._attempt = counted  # type: ignore[method-assign, assignment]
+    client.transport._send = counted  # type: ignore[method-assign]
 
     async def quiet() -> None:
         await clock.settle()
