@@ -12,6 +12,7 @@ import argparse
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,37 @@ def rbac(
                 },
             ]
     return objects
+
+
+def extra_role(account: str, suffix: str, rules: list[Object]) -> list[Object]:
+    """A ClusterRole `ACCOUNT-SUFFIX` with more rights for an account, and its binding."""
+    _, role, binding = rbac(account, rules)
+    name = f"{account}-{suffix}"
+    reference = {**binding["roleRef"], "name": name}
+    return [{**role, "metadata": {"name": name}}, {**binding, "metadata": {"name": name}, "roleRef": reference}]
+
+
+@dataclass(frozen=True)
+class OptionalRights:
+    """Rights that a component needs only with a feature: a file `NAME.yaml` in deploy/COMPONENT-rights, and a value of
+    the chart, `COMPONENT.rights.VALUE`."""
+
+    name: str
+    value: str
+    purposes: tuple[Purpose, ...]
+
+    @property
+    def rules(self) -> list[Object]:
+        return rules_of(self.purposes)
+
+    def role(self, account: str) -> list[Object]:
+        """The ClusterRole and its binding."""
+        return extra_role(account, self.name, self.rules)
+
+
+def rights_texts(rights: Iterable[OptionalRights], module: str, account: str) -> dict[str, str]:
+    """File name -> content of deploy/COMPONENT-rights."""
+    return texts({f"{each.name}.yaml": partial(each.role, account) for each in rights}, module, account)
 
 
 @dataclass(frozen=True)
@@ -262,12 +294,16 @@ def texts(files: Files, module: str, app: str, *, once: Collection[str] = ()) ->
     return {**result, "kustomization.yaml": header + yaml.dump(kustomization, sort_keys=False)}
 
 
-def main(argv: list[str], contents: Mapping[str, str], module: str) -> int:
-    """See the module; `contents`: the result of `texts`."""
+def main(argv: list[str], contents: Mapping[str, str], module: str, rights: Mapping[str, str] | None = None) -> int:
+    """See the module; `contents`: the result of `texts`; `rights`: that of `rights_texts`, written with `--rights`."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--check", action="store_true")
+    if rights is not None:
+        parser.add_argument("--rights", action="store_true")
     args = parser.parse_args(argv)
+    if rights is not None and args.rights:
+        contents = rights
     for name, text in contents.items():
         path: Path = args.out / name
         if not args.check:

@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 
 from control.ctl.manifests import koordlet
+from control.ctl.manifests.optionalrights import RIGHTS
 from control.descheduler.process import manifests as descheduler
-from control.descheduler.process.rights import FEATURES
 from control.manager import manifests as manager
 from control.manager.trust.keys import TENANT, TRUSTED
 from control.manifestfiles import Purpose
@@ -103,7 +103,11 @@ ROLES: tuple[tuple[str, str, Iterable[Purpose]], ...] = (
     ("koord-scheduler", NAMESPACE, scheduler.NAMESPACE_PURPOSES),
     ("koord-descheduler", CLUSTER, descheduler.PURPOSES),
     ("koord-descheduler", NAMESPACE, descheduler.NAMESPACE_PURPOSES),
-    *(("koord-descheduler", f"`descheduler-rights/{each.name}.yaml`", each.purposes) for each in FEATURES),
+    *(
+        (account, f"`{folder}-rights/{each.name}.yaml`", each.purposes)
+        for folder, account, rights in RIGHTS
+        for each in rights
+    ),
 )
 GRANTED: dict[str, str] = {
     "koordinator-view": "people and `kubectl koord`: nodes, pods, reports, and the components' pages",

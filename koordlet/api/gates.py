@@ -71,6 +71,7 @@ KOORDLET: Final[dict[str, Gate]] = {
         "BlkIOReconcile",
         "Accelerators",
         "RDMADevices",
+        "ResourceSlices",  # not in Koordinator
         "HamiCoreVGPUMonitor",
         "CPICollector",
         "Libpfm4",
@@ -106,6 +107,7 @@ CgroupReconcile: Applies memory QoS, and reclaims memory in the background on st
 BlkIOReconcile: Applies limits and weights of block I/O, and collects disks and mounts.
 Accelerators: Collects and reports GPUs and other accelerators.
 RDMADevices: Collects and reports RDMA NICs.
+ResourceSlices: Also publishes the reported devices as ResourceSlices. Nothing prepares them: pods wait at the kubelet.
 HamiCoreVGPUMonitor: GPUEnvInject also shares HAMi-core's usage files with the host, for its monitor.
 CPICollector: Measures cycles per instruction.
 Libpfm4: No effect.

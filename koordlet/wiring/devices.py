@@ -17,9 +17,9 @@ from koordlet.wiring.context import WiringContext
 from koordlet.wiring.states import Cluster
 
 if TYPE_CHECKING:
-    from koordlet.statesinformer.devices.status import Inventory
+    from koordlet.statesinformer.devices.status import Inventory, NodeDevices
 
-ACCELERATORS, RDMA = "Accelerators", "RDMADevices"
+ACCELERATORS, RDMA, SLICES = "Accelerators", "RDMADevices", "ResourceSlices"
 
 
 def collect(context: WiringContext, conditions: CollectorConditions, workloads: Callable[[], Workloads]) -> None:
@@ -64,8 +64,11 @@ def inventory(context: WiringContext) -> Inventory:
 
 
 def report(context: WiringContext, cluster: Cluster) -> None:
-    """Report the Device object."""
-    if not context.gates.enabled(ACCELERATORS) and not context.gates.enabled(RDMA):
+    """Report the Device object and, with gate ResourceSlices, the ResourceSlices of the same devices."""
+    reporting = context.gates.enabled(ACCELERATORS) or context.gates.enabled(RDMA)
+    if not (reporting and context.gates.enabled(SLICES)):
+        _remove_slices(context, cluster)
+    if not reporting:
         return
     from koordlet.statesinformer.devices.reporter import DeviceReporter
 
@@ -81,3 +84,35 @@ def report(context: WiringContext, cluster: Cluster) -> None:
     context.health.check(f"informer:{reporter.stored.name}", lambda: reporter.stored.problem)
     context.runner.add(reporter.stored)
     context.runner.add(context.periodic("report-devices", context.options.node_topology_sync_interval, reporter.report))
+    if context.gates.enabled(SLICES):
+        _report_slices(context, cluster, lambda: reporter.status)
+
+
+def _report_slices(context: WiringContext, cluster: Cluster, devices: Callable[[], NodeDevices | None]) -> None:
+    from koordlet.statesinformer.devices.slicereporter import PUBLISHED_FILE, SliceReporter
+
+    options = context.options
+    reporter = SliceReporter(
+        cluster.client,
+        options.node_name,
+        node=lambda: cluster.states.node.object,
+        devices=devices,
+        registries=context.registries,
+        published=Path(options.state_dir) / PUBLISHED_FILE,
+    )
+    context.health.check("resource-slices", lambda: reporter.problem)
+    context.health.check(f"informer:{reporter.stored.name}", lambda: reporter.stored.problem)
+    context.runner.add(reporter.stored)
+    context.runner.add(context.periodic("report-resource-slices", options.node_topology_sync_interval, reporter.report))
+
+
+def _remove_slices(context: WiringContext, cluster: Cluster) -> None:
+    """Delete those that an earlier koordlet published on this node."""
+    from koordlet.statesinformer.devices.slicereporter import PUBLISHED_FILE, SliceRemoval
+
+    options = context.options
+    removal = SliceRemoval(cluster.client, options.node_name, Path(options.state_dir) / PUBLISHED_FILE)
+    if not removal.needed():
+        return
+    context.health.check("resource-slices", lambda: removal.problem)
+    context.runner.add(context.periodic("remove-resource-slices", options.node_topology_sync_interval, removal.remove))

@@ -27,9 +27,11 @@ FOLDERS = (
     "crds",
     "manager",
     "scheduler",
+    "scheduler-rights",
     "descheduler",
     "descheduler-rights",
     "koordlet",
+    "koordlet-rights",
     "device-daemon",
     "monitoring",
 )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from control.ctl.manifests import privileged
 from control.ctl.manifests.koordlet import CONFINED
-from control.descheduler.process.rights import FEATURES
+from control.ctl.manifests.optionalrights import RIGHTS
 
 POD = ("spec", "template", "spec")
 POLICIES = {
@@ -56,11 +56,17 @@ class Optional(Setting):
     """A field that the manifest lacks, and that is left out while its value is empty."""
 
 
-_RIGHTS = "and .Values.descheduler.enabled .Values.descheduler.rights"
+_ENABLED = {"descheduler": ".Values.descheduler.enabled"}
 CONDITIONS = {
     "crds": ".Values.crds.managed",
     "descheduler": ".Values.descheduler.enabled",
-    **{f"descheduler-rights/{each.name}.yaml": f"{_RIGHTS}.{each.value}" for each in FEATURES},
+    **{
+        f"{part}-rights/{each.name}.yaml": " ".join(
+            (*(("and", _ENABLED[part]) if part in _ENABLED else ()), f".Values.{part}.rights.{each.value}")
+        )
+        for part, _, rights in RIGHTS
+        for each in rights
+    },
     "device-daemon": ".Values.deviceDaemon.enabled",
     "monitoring": ".Values.monitoring.enabled",
 }

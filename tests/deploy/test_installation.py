@@ -23,7 +23,10 @@ ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 KUBECTL = Path(sys.executable).with_name("kubectl")
 SELECTED = ("Deployment", "DaemonSet")
-FOLDERS = ("manager", "scheduler", "descheduler", "descheduler-rights", "koordlet", "device-daemon", "monitoring")
+FOLDERS = (
+    "manager", "scheduler", "scheduler-rights", "descheduler", "descheduler-rights", "koordlet", "koordlet-rights",
+    "device-daemon", "monitoring",
+)  # fmt: skip
 
 
 def objects(*folders: str) -> Iterator[dict[str, Any]]:

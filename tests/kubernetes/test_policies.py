@@ -105,7 +105,8 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
         crds = [crd for name, crd in crdgen.documents().items() if "nodemetrics" in name or "devices" in name]
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
         nodes = [{"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}} for name in ("n1", "n2")]
-        objects = [namespace, *crds, *koordlet.rbac(), *nodes, *(koordlet_pod(name) for name in ("n1", "n2"))]
+        rights = [role for each in koordlet.RIGHTS for role in each.role(koordlet.ACCOUNT)]
+        objects = [namespace, *crds, *koordlet.rbac(), *rights, *nodes, *(koordlet_pod(name) for name in ("n1", "n2"))]
         plane.kubectl("create", "-f", "-", text=yaml.safe_dump_all(objects))
         plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
         metrics = [metric(name) for name in ("n1", "n2")]
@@ -168,6 +169,31 @@ def test_reports_of_other_nodes_are_refused(control_plane: ControlPlane) -> None
     for attempt in (report, create):
         assert attempt("n1") == ""
         assert koordletpolicy.NAME in attempt("n2")
+
+
+def test_resource_slices_of_other_nodes_pools_and_drivers_are_refused(control_plane: ControlPlane) -> None:
+    path, driver = "/apis/resource.k8s.io/v1/resourceslices", "devices.koordinator.sh"
+    bearer = token(control_plane, "n1")
+
+    def slice_of(node: str, pool: str, of: str) -> dict[str, Any]:
+        kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": f"{node}-{of}"}}
+        offered = {"name": pool, "generation": 1, "resourceSliceCount": 1}
+        return {**kind, "spec": {"driver": of, "nodeName": node, "pool": offered, "devices": [{"name": "gpu-0"}]}}
+
+    def create(node: str, pool: str, of: str) -> str:
+        return control_plane.refusal(bearer, "POST", path, slice_of(node, pool, of))
+
+    assert create("n1", "n1", driver) == ""
+    assert "this is n2, its token is of node n1" in create("n2", "n2", driver)
+    for pool, of in (("n2", driver), ("n1", "gpu.example.com")):
+        assert "slices of the driver devices.koordinator.sh and the pool of its node" in create("n1", pool, of)
+    for document in (slice_of("n1", "n1", "gpu.example.com"), slice_of("n2", "n2", driver)):
+        control_plane.kubectl("create", "-f", "-", text=yaml.safe_dump(document))
+        name = document["metadata"]["name"]
+        assert koordletpolicy.NAME in control_plane.refusal(bearer, "DELETE", f"{path}/{name}", None)
+        taken: dict[str, Any] = {"spec": {"devices": []}}
+        assert koordletpolicy.NAME in control_plane.refusal(bearer, "PATCH", f"{path}/{name}", taken)
+    assert control_plane.refusal(bearer, "DELETE", f"{path}/n1-{driver}", None) == ""
 
 
 def proxy(plane: ControlPlane, bearer: str, target: str) -> str:

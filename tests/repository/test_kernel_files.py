@@ -39,6 +39,7 @@ OWN_FILES = {
     "koordlet/runtimehooks/protocols/mountsources.py": "directories that hooks mount into containers",
     "koordlet/runtimehooks/protocols/nri.py": "the runtime's socket",
     "koordlet/runtimehooks/protocols/registration.py": "the registration for the runtime proxy",
+    "koordlet/statesinformer/devices/slicereporter.py": "whether ResourceSlices were published",
     "koordlet/statesinformer/nrt/kubelet.py": "the kubelet's configuration and state",
     "koordlet/statesinformer/pods/kubelettls.py": "certificates of the kubelet",
     "koordlet/statesinformer/podresources/proxy.py": "the kubelet's sockets",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 
-from control.descheduler.process.rights import FEATURES
+from control.ctl.manifests.optionalrights import ROLE_NAMES
 from scripts import rightsusers, securitytables
 
 NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
@@ -27,7 +27,7 @@ def test_the_named_tests_exist() -> None:
 
 def test_the_tables_have_every_role_of_deploy() -> None:
     in_tables = {component for component, _, _ in securitytables.ROLES} | securitytables.GRANTED.keys()
-    in_tables |= {f"koord-descheduler-{each.name}" for each in FEATURES}
+    in_tables |= set(ROLE_NAMES)
     roles = {role["metadata"]["name"] for _, role in securitytables.roles_of_deploy()}
     assert roles == in_tables
 

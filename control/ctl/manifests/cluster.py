@@ -73,7 +73,7 @@ def second(node: str) -> Iterator[Object]:
     yield from rbac(SECOND_KUBELET, _kubelet_rules(node))
     yield from descheduler.rbac()
     for feature in (rights.EVICTION, rights.MIGRATION):
-        yield from descheduler.feature_rbac(feature)
+        yield from feature.role(descheduler.ACCOUNT)
 
 
 def configuration(*, report_seconds: int, aggregate_seconds: int) -> Object:

@@ -3,6 +3,7 @@ deploy/.
 
     python -m control.ctl.manifests.koordlet --out deploy/koordlet           write them
     python -m control.ctl.manifests.koordlet --out deploy/koordlet --check   exit 1 if they differ
+    python -m control.ctl.manifests.koordlet --rights --out deploy/koordlet-rights   the same for optional rights
 
 `rules` grants exactly what koordlet uses: a test runs the process with these rights and fails on a refusal and on an
 unused verb. `koordctl up` narrows them to its one node. The namespace is in deploy/manager.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import sys
 
 from control import manifestfiles
-from control.manifestfiles import HostPath, Object, Purpose, purpose, rule, rules_of
+from control.manifestfiles import HostPath, Object, OptionalRights, Purpose, purpose, rule, rules_of
 from koordlet.system.capabilities import CAPABILITIES
 
 ACCOUNT = "koordlet"
@@ -66,6 +67,20 @@ def purposes(node: str = "") -> list[Purpose]:
             *(() if node else manifestfiles.REVIEW_RULES),
         ),
     ]
+
+
+RIGHTS = (
+    OptionalRights(
+        "resource-slices",
+        "resourceSlices",
+        (
+            purpose(
+                "gate ResourceSlices: the devices of this node for resource claims",
+                rule("resource.k8s.io", ["resourceslices"], ["list", "watch", "create", "patch", "delete"]),
+            ),
+        ),
+    ),
+)
 
 
 def rbac(node: str = "") -> list[Object]:
@@ -157,8 +172,13 @@ def texts() -> dict[str, str]:
     return manifestfiles.texts(FILES, _MODULE, ACCOUNT)
 
 
+def rights_texts() -> dict[str, str]:
+    """The same for deploy/koordlet-rights."""
+    return manifestfiles.rights_texts(RIGHTS, _MODULE, ACCOUNT)
+
+
 def main(argv: list[str]) -> int:
-    return manifestfiles.main(argv, texts(), _MODULE)
+    return manifestfiles.main(argv, texts(), _MODULE, rights_texts())
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from control import manifestfiles
 from control.ctl.cluster.pods import KOORDLET_PORT, SCHEDULER_PORT
 from control.ctl.manifests.koordlet import ACCOUNT
 from control.manifestfiles import Object
-from koordlet.api.names import KOORDINATOR_NAMESPACE
+from koordlet.api.names import KOORDINATOR_NAMESPACE, RESOURCE_DRIVER
 
 NAME = "koordlet-own-node"
 PAGES_NAME = "koordinator-pages"
@@ -36,13 +36,16 @@ _RESOURCES: tuple[tuple[str, list[str]], ...] = (
     ("scheduling.koordinator.sh", ["devices", "devices/status"]),
 )
 """The resources whose objects have the name of their node."""
+_SLICES: tuple[str, list[str]] = ("resource.k8s.io", ["resourceslices"])
+"""They name their node in `spec.nodeName`. A slice in another node's pool would hide that node's devices. Node, driver
+and pool of a slice cannot be changed."""
 
 
 def policy() -> list[Object]:
     """The policy and its binding."""
     rules = [
         {"apiGroups": [group], "apiVersions": ["*"], "operations": _WRITES, "resources": resources}
-        for group, resources in _RESOURCES
+        for group, resources in (*_RESOURCES, _SLICES)
     ]
     claimed = f"has(request.userInfo.extra) && '{NODE_CLAIM}' in request.userInfo.extra"
     spec: Object = {
@@ -50,8 +53,16 @@ def policy() -> list[Object]:
         "matchConstraints": {"resourceRules": rules},
         "matchConditions": [{"name": "koordlet", "expression": f"request.userInfo.username == '{USER}'"}],
         "variables": [
+            {"name": "written", "expression": "oldObject != null ? oldObject : object"},
             {"name": "node", "expression": f"{claimed} ? request.userInfo.extra['{NODE_CLAIM}'][0] : ''"},
-            {"name": "object", "expression": "object != null ? object.metadata.name : request.name"},
+            {
+                "name": "object",
+                "expression": (
+                    "request.resource.group != 'resource.k8s.io'"
+                    " ? (object != null ? object.metadata.name : request.name)"
+                    " : has(variables.written.spec.nodeName) ? variables.written.spec.nodeName : ''"
+                ),
+            },
         ],
         "validations": [
             {
@@ -61,7 +72,15 @@ def policy() -> list[Object]:
                     " + ', its token is of node ' + (variables.node == '' ? '(none)' : variables.node)"
                 ),
                 "reason": "Forbidden",
-            }
+            },
+            {
+                "expression": (
+                    "request.resource.group != 'resource.k8s.io' || (variables.written.spec.driver"
+                    f" == '{RESOURCE_DRIVER}' && variables.written.spec.pool.name == variables.node)"
+                ),
+                "message": f"koordlet may only write slices of the driver {RESOURCE_DRIVER} and the pool of its node",
+                "reason": "Forbidden",
+            },
         ],
     }
     return _with_binding(NAME, spec)

@@ -15,19 +15,14 @@ from control import manifestfiles
 from control.ctl.manifests.koordlet import ACCOUNT
 from control.manifestfiles import Object, rule
 
-NAME = "koordlet-older-kubelets"
+SUFFIX = "older-kubelets"
 
 _MODULE = "control.ctl.manifests.olderkubelets"
 
 
 def rbac() -> list[Object]:
     """A ClusterRole and its binding to koordlet's account of deploy/koordlet."""
-    _, role, binding = manifestfiles.rbac(ACCOUNT, [rule("", ["nodes/proxy"], ["get"])])
-    reference = {**binding["roleRef"], "name": NAME}
-    return [
-        {**role, "metadata": {"name": NAME}},
-        {**binding, "metadata": {"name": NAME}, "roleRef": reference},
-    ]
+    return manifestfiles.extra_role(ACCOUNT, SUFFIX, [rule("", ["nodes/proxy"], ["get"])])
 
 
 FILES = {"rbac.yaml": rbac}

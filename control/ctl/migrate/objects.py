@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from control.component.errors import ConfigurationError
+from control.ctl.manifests.optionalrights import ROLE_NAMES
 from control.ctl.migrate.model import MigrationItem
-from control.descheduler.process.rights import FEATURES
 from control.manager.options import WebhookEnv
 from control.scheduler.config.load import load
 from control.scheduler.plugins.registry import PLUGINS
@@ -20,9 +20,7 @@ from koordlet.api.sloconfig.profile import PROFILE_KEY
 
 ACCOUNTS: Final = ("koordlet", "koord-manager", "koord-scheduler", "koord-descheduler")
 DOMAINS: Final = (".koordinator.sh", "scheduling.sigs.k8s.io", "topology.node.k8s.io")
-OWN_BINDINGS: Final = frozenset(
-    (*ACCOUNTS, "koordinator-view-pages", *(f"koord-descheduler-{each.name}" for each in FEATURES))
-)
+OWN_BINDINGS: Final = frozenset((*ACCOUNTS, "koordinator-view-pages", *ROLE_NAMES))
 
 
 def check_crds(installed: Iterable[Mapping[str, Any]]) -> Iterator[MigrationItem]:

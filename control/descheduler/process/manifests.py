@@ -8,12 +8,11 @@ python -m control.descheduler.process.manifests --rights --out deploy/deschedule
 from __future__ import annotations
 
 import sys
-from functools import partial
 
 from control import manifestfiles
 from control.descheduler.config.model import COMPONENT
 from control.descheduler.config.shipped import configuration
-from control.descheduler.process.rights import FEATURES, RightsFeature
+from control.descheduler.process.rights import FEATURES
 from control.manifestfiles import Object, purpose, rule, rules_of
 
 ACCOUNT = COMPONENT
@@ -93,23 +92,12 @@ def protection() -> list[Object]:
     return manifestfiles.protection(ACCOUNT, (SECURE_PORT,))
 
 
-def feature_rbac(feature: RightsFeature) -> list[Object]:
-    """A ClusterRole with the rights of one feature, bound to the account."""
-    _, role, binding = manifestfiles.rbac(ACCOUNT, feature.rules)
-    name = f"{ACCOUNT}-{feature.name}"
-    reference = {**binding["roleRef"], "name": name}
-    return [{**role, "metadata": {"name": name}}, {**binding, "metadata": {"name": name}, "roleRef": reference}]
-
-
 FILES = {
     "rbac.yaml": rbac,
     "descheduler-config.yaml": config,
     "deployment.yaml": deployment,
     "protection.yaml": protection,
 }
-
-
-FEATURE_FILES = {f"{each.name}.yaml": partial(feature_rbac, each) for each in FEATURES}
 
 
 def texts() -> dict[str, str]:
@@ -119,13 +107,11 @@ def texts() -> dict[str, str]:
 
 def feature_texts() -> dict[str, str]:
     """The same for deploy/descheduler-rights."""
-    return manifestfiles.texts(FEATURE_FILES, _MODULE, ACCOUNT)
+    return manifestfiles.rights_texts(FEATURES, _MODULE, ACCOUNT)
 
 
 def main(argv: list[str]) -> int:
-    rights = "--rights" in argv
-    contents = feature_texts() if rights else texts()
-    return manifestfiles.main([each for each in argv if each != "--rights"], contents, _MODULE)
+    return manifestfiles.main(argv, texts(), _MODULE, feature_texts())
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from control.descheduler.config.load import ResolvedProfile
-from control.manifestfiles import Object, Purpose, purpose, rule, rules_of
+from control.manifestfiles import OptionalRights, purpose, rule
 from koordlet.app.logging import get_logger
 from koordlet.kube import Client, ConnectionFailed, KubeError
 
@@ -26,18 +26,10 @@ _JOBS, _PATH = "scheduling.koordinator.sh", "/apis/authorization.k8s.io/v1/selfs
 
 
 @dataclass(frozen=True)
-class RightsFeature:
-    """Rights that are granted together. `name` is that of the file; `value` that of the chart, below
-    `descheduler.rights`; `needed`: whether a profile needs them."""
+class RightsFeature(OptionalRights):
+    """`needed`: whether a profile needs the rights."""
 
-    name: str
-    value: str
     needed: Callable[[ResolvedProfile], bool]
-    purposes: tuple[Purpose, ...]
-
-    @property
-    def rules(self) -> list[Object]:
-        return rules_of(self.purposes)
 
 
 def _evicts(profile: ResolvedProfile) -> bool:
@@ -56,12 +48,12 @@ def _cordons(profile: ResolvedProfile) -> bool:
 
 FEATURES: Final = (
     RightsFeature(
-        "eviction", "eviction", _evicts,
-        (purpose("evictions, of every plugin that moves pods", rule("", ["pods/eviction"], ["create"])),),
+        "eviction", "eviction", needed=_evicts,
+        purposes=(purpose("evictions, of every plugin that moves pods", rule("", ["pods/eviction"], ["create"])),),
     ),
     RightsFeature(
-        "migration", "migration", _migrates,
-        (
+        "migration", "migration", needed=_migrates,
+        purposes=(
             purpose(
                 "MigrationController: limits per workload",
                 rule("apps", ["deployments", "replicasets", "statefulsets"], _READ),
@@ -80,15 +72,16 @@ FEATURES: Final = (
         ),
     ),
     RightsFeature(
-        "deletion-cost", "deletionCost", lambda profile: "ScaleDownBinPack" in profile.names(),
-        (purpose("ScaleDownBinPack: deletion costs of pods", rule("", ["pods"], ["patch"])),),
+        "deletion-cost", "deletionCost", needed=lambda profile: "ScaleDownBinPack" in profile.names(),
+        purposes=(purpose("ScaleDownBinPack: deletion costs of pods", rule("", ["pods"], ["patch"])),),
     ),
     RightsFeature(
-        "cordon", "cordon", _cordons, (purpose("CustomPriority with autoCordon", rule("", ["nodes"], ["patch"])),)
+        "cordon", "cordon", needed=_cordons,
+        purposes=(purpose("CustomPriority with autoCordon", rule("", ["nodes"], ["patch"])),),
     ),
     RightsFeature(
-        "drain", "drain", lambda profile: False,
-        (
+        "drain", "drain", needed=lambda profile: False,
+        purposes=(
             purpose(
                 "drains of nodes, with the feature gate DrainController",
                 rule(_JOBS, ["drainnodes"], ["list", "watch", "create", "patch", "delete"]),

@@ -2,6 +2,7 @@
 
 python -m control.scheduler.process.manifests --out deploy/scheduler           write them
 python -m control.scheduler.process.manifests --out deploy/scheduler --check   exit 1 if they differ
+python -m control.scheduler.process.manifests --rights --out deploy/scheduler-rights   the same for optional rights
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from control import manifestfiles
-from control.manifestfiles import Object, purpose, rule, rules_of
+from control.manifestfiles import Object, OptionalRights, purpose, rule, rules_of
 from control.scheduler.config.shipped import SCHEDULER, configuration
 from control.scheduler.state.objects import TEMPLATES_CONFIG
 
@@ -74,6 +75,19 @@ PURPOSES = (
 RULES: list[Object] = rules_of(PURPOSES)
 """The ClusterRole. A test compares it with the requests of a scheduler that exercises every feature."""
 
+RIGHTS = (
+    OptionalRights(
+        "device-locks",
+        "deviceLocks",
+        (
+            purpose(
+                "locks of nodes with devices of Cambricon or MetaX (gate DevicePluginAdaption)",
+                rule("", ["nodes"], ["get", "patch"]),
+            ),
+        ),
+    ),
+)
+
 NAMESPACE_PURPOSES = (
     purpose(
         "leader election",
@@ -130,8 +144,13 @@ def texts() -> dict[str, str]:
     return manifestfiles.texts(FILES, _MODULE, ACCOUNT)
 
 
+def rights_texts() -> dict[str, str]:
+    """The same for deploy/scheduler-rights."""
+    return manifestfiles.rights_texts(RIGHTS, _MODULE, ACCOUNT)
+
+
 def main(argv: list[str]) -> int:
-    return manifestfiles.main(argv, texts(), _MODULE)
+    return manifestfiles.main(argv, texts(), _MODULE, rights_texts())
 
 
 if __name__ == "__main__":

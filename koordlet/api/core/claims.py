@@ -178,7 +178,7 @@ class ResourcePool(Struct):
 
     name: str = ""
     generation: int = 0
-    resource_slice_count: int = 1
+    resource_slice_count: int = 0
 
 
 class ResourceSliceSpec(Struct):

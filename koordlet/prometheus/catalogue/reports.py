@@ -87,6 +87,11 @@ FAMILIES = (
         ("status",),
     ),
     internal(
+        "resource_slice_reports_total",
+        "Rounds that wrote ResourceSlices: status=created, updated, deleted, failed, or skipped (nothing to report).",
+        ("status",),
+    ),
+    internal(
         "collector_up",
         "1 if an optional collector provides metrics; source: where its data comes from; reason: why it does not.",
         ("collector", "source", "reason"),

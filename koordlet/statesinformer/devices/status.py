@@ -71,6 +71,8 @@ class NodeDevices:
     """Value of the annotation."""
     partitioned: bool
     """Whether koordlet owns the annotation and the policy's label; for NVIDIA GPUs other writers do."""
+    models: Mapping[str, str] = field(default_factory=dict)
+    """Model by device id, where it is known."""
     unknown: tuple[str, ...] = ()
     """Kinds without recent facts, for messages."""
     problems: tuple[str, ...] = ()
@@ -84,12 +86,14 @@ def describe(inventory: Inventory, now: Time) -> NodeDevices:
     types: set[str] = set()
     labels: dict[str, str | None] = {}
     unknown: list[str] = []
+    models: dict[str, str] = {}
     partitions, partitioned = None, False
     if inventory.xpus is None or (not inventory.xpus and inventory.gpus is None):
         unknown.append("GPUs" if inventory.xpus is not None else "accelerators")
     else:
         types.add(GPU)
         labels = dict.fromkeys(GPU_LABELS)
+        models = {each.uuid: each.model for each in inventory.xpus or inventory.gpus or ()}
         if inventory.xpus:
             devices += [_xpu(xpu, now, problems) for xpu in inventory.xpus]
             table = partition_table(inventory.xpus, problems)
@@ -110,6 +114,7 @@ def describe(inventory: Inventory, now: Time) -> NodeDevices:
         labels=labels,
         partitions=partitions,
         partitioned=partitioned,
+        models=models,
         unknown=tuple(unknown),
         problems=tuple(problems),
     )

@@ -53,6 +53,7 @@ def test_the_policy_covers_every_object_that_has_the_name_of_a_node() -> None:
     rules = policy["spec"]["matchConstraints"]["resourceRules"]
     covered = {(group, resource) for rule in rules for group in rule["apiGroups"] for resource in rule["resources"]}
     reads = {"get", "list", "watch"}
-    written = {(group, resource) for group, resource, verb in granted(koordlet.rules()) if verb not in reads}
+    koordlets = [*koordlet.rules(), *(rule for each in koordlet.RIGHTS for rule in each.rules)]
+    written = {(group, resource) for group, resource, verb in granted(koordlets) if verb not in reads}
     reviews = {("authentication.k8s.io", "tokenreviews"), ("authorization.k8s.io", "subjectaccessreviews")}
     assert written - covered == {("", "events"), ("", "pods/eviction")} | reviews

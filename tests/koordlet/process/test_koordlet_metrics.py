@@ -75,6 +75,7 @@ NEEDS_MORE = {
     "koordlet_gpu_healthy",
     "koordlet_gpu_xid_errors_total",
     "koordlet_device_reports_total",  # an API server and gate Accelerators or RDMADevices
+    "koordlet_resource_slice_reports_total",  # an API server and gate ResourceSlices
     "koordlet_resctrl_llc_occupancy",  # resctrl
     "koordlet_resctrl_memory_bandwidth",
     "koordlet_container_core_sched_cookie",  # a kernel with core scheduling

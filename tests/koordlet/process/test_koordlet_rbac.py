@@ -1,4 +1,5 @@
-"""A koordlet process under the role of deploy/koordlet: nothing it asks is refused, no right goes unused.
+"""A koordlet process under the roles of deploy/koordlet and deploy/koordlet-rights: nothing it asks is refused, no
+right goes unused.
 
 The API server writes an audit log; the kubelet is this process and asks the server, as a real one does, who calls and
 whether they may. koordlet is brought to do everything that it does with the API: it reports, evicts a pod, says what of
@@ -27,6 +28,7 @@ from koordlet.system.cgroup.naming import KubeQOS
 from koordlet.system.roots import Roots
 from tests.koordlet.cgroupdirs import container_dir
 from tests.koordlet.process.cluster import DEVICE, METRIC, NODE, TOPOLOGY, Api, Kubelet, https_status
+from tests.koordlet.statesinformer.reporting import slices_crd
 from tests.rights import Right, asked, granted
 
 pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
@@ -35,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[3]
 USER = f"system:serviceaccount:koordinator-system:{manifests.ACCOUNT}"
 SYSTEM = "/api/v1/namespaces/koordinator-system"
 SLO = f"/apis/slo.koordinator.sh/v1alpha1/nodeslos/{NODE}"
-GATES = "BlkIOReconcile=true,BEMemoryEvict=true,Accelerators=true,RDMADevices=true"
+GATES = "BlkIOReconcile=true,BEMemoryEvict=true,Accelerators=true,RDMADevices=true,ResourceSlices=true"
 CARD = {
     "vendor": "huawei",
     "model": "Ascend-910B3",
@@ -46,10 +48,11 @@ CARD = {
 }
 FULL = {"enable": True, "memoryEvictThresholdPercent": 1, "memoryEvictLowerPercent": 0}
 """Every node is fuller than that."""
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 BLOCKS = {"blocks": [{"type": "podvolume", "name": "data", "ioCfg": {"readBPS": 1 << 20}}]}
 WRITES = 50
 """Of the other client in a row: they take longer than koordlet's rounds are apart."""
-GRANTED = granted(manifests.rules())
+GRANTED = granted([*manifests.rules(), *(rule for each in manifests.RIGHTS for rule in each.rules)])
 
 
 class AskingKubelet(Kubelet):
@@ -81,14 +84,18 @@ class AskingKubelet(Kubelet):
 
 
 def install(api: Api, kubelet_port: int) -> None:
-    """CRDs, the Node and its objects, and deploy/koordlet."""
-    for crd in crdgen.documents().values():
+    """CRDs, the Node and its objects, deploy/koordlet and deploy/koordlet-rights."""
+    for crd in (*crdgen.documents().values(), slices_crd()):
         api.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
     api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "koordinator-system"}})
     account, role, binding = yaml.safe_load_all((ROOT / "deploy/koordlet/rbac.yaml").read_text())
     api.call("POST", f"{SYSTEM}/serviceaccounts", account)
     api.call("POST", "/apis/rbac.authorization.k8s.io/v1/clusterroles", role)
     api.call("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
+    for each in manifests.RIGHTS:
+        more, its_binding = yaml.safe_load_all((ROOT / f"deploy/koordlet-rights/{each.name}.yaml").read_text())
+        api.call("POST", "/apis/rbac.authorization.k8s.io/v1/clusterroles", more)
+        api.call("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", its_binding)
     (daemonset,) = yaml.safe_load_all((ROOT / "deploy/koordlet/daemonset.yaml").read_text())
     api.call("POST", "/apis/apps/v1/namespaces/koordinator-system/daemonsets", daemonset)
     api.call("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
@@ -167,7 +174,12 @@ def refuse_and_accept(api: Api, tools: Any) -> None:
 
 
 def meddle(api: Api, number: int) -> None:
-    """Take from its objects what is koordlet's, again and again: a write of its own meanwhile finds another version."""
+    """Take from its objects what is koordlet's, again and again: a write of its own meanwhile finds another version.
+    Add a slice to its pool that it has to delete."""
+    pool = {"name": NODE, "generation": number + 1, "resourceSliceCount": 1}
+    stale = {"driver": "devices.koordinator.sh", "nodeName": NODE, "pool": pool, "devices": []}
+    kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": f"stale-{number}"}}
+    api.call("POST", SLICES, {**kind, "spec": stale})
     for turn in range(WRITES):
         theirs = {"metadata": {"annotations": {"somebody": f"{number}.{turn}"}}}
         for path, taken in ((TOPOLOGY, {"topologyPolicies": ["BestEffort"]}), (DEVICE, {"spec": {"devices": []}})):
@@ -234,6 +246,8 @@ def test_every_call_is_allowed_and_every_right_is_used(
         refused = {(right, uri) for right, code, uri in asked(audit, USER) if code in (401, 403)}
         assert not refused | kubelet.refused
         assert {right for right, _, _ in asked(audit, USER)} <= GRANTED
+        (offer,) = [each for each in api.call("GET", SLICES)["items"] if "stale" not in each["metadata"]["name"]]
+        assert [each["name"] for each in offer["spec"]["devices"]] == ["gpu-0"]
         (card,) = device["spec"]["devices"]
         assert (card["id"], card["health"], card["conditions"][0]["reason"]) == ("npu-0-0", False, "chiperror")
         assert device["metadata"]["labels"]["node.koordinator.sh/gpu-vendor"] == "huawei"
@@ -254,9 +268,10 @@ def test_every_call_is_allowed_and_every_right_is_used(
 
 
 def test_deploy_holds_what_koordlet_is_installed_with() -> None:
-    for name, text in manifests.texts().items():
-        assert (ROOT / "deploy/koordlet" / name).read_text() == text, "run python -m control.ctl.manifests.koordlet"
-    assert {path.name for path in (ROOT / "deploy/koordlet").iterdir()} == set(manifests.texts())
+    for folder, texts in (("koordlet", manifests.texts()), ("koordlet-rights", manifests.rights_texts())):
+        for name, text in texts.items():
+            assert (ROOT / "deploy" / folder / name).read_text() == text, "run python -m control.ctl.manifests.koordlet"
+        assert {path.name for path in (ROOT / "deploy" / folder).iterdir()} == set(texts)
 
 
 def test_everything_that_koordlet_looks_for_on_the_host_is_mounted() -> None:

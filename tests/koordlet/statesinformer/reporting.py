@@ -39,3 +39,28 @@ async def kubectl(server: ApiServer, *arguments: str) -> str:
     out, err = await process.communicate()
     assert process.returncode == 0, err
     return out.decode()
+
+
+def slices_crd() -> dict[str, Any]:
+    """The embedded API server has ResourceSlices only as custom resources."""
+    version = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+        "selectableFields": [{"jsonPath": ".spec.nodeName"}, {"jsonPath": ".spec.driver"}],
+    }
+    spec = {
+        "group": "resource.k8s.io",
+        "names": {"kind": "ResourceSlice", "plural": "resourceslices"},
+        "scope": "Cluster",
+        "versions": [version],
+    }
+    approved = {"api-approved.kubernetes.io": "unapproved, for tests"}
+    meta = {"name": "resourceslices.resource.k8s.io", "annotations": approved}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": meta,
+        "spec": spec,
+    }

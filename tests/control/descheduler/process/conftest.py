@@ -123,7 +123,7 @@ async def world(tmp_path: Path) -> AsyncIterator[DeschedulerWorld]:
         Client(ClientConfig.load(server.kubeconfig_path, qps=0)) as admin,
     ):
         descheduler_world = DeschedulerWorld(server, admin, tmp_path, audit)
-        rights = [obj for each in FEATURES for obj in manifests.feature_rbac(each)]
+        rights = [obj for each in FEATURES for obj in each.role(manifests.ACCOUNT)]
         for obj in (*crdgen.documents().values(), *manager_manifests.namespace(), *manifests.rbac(), *rights):
             await descheduler_world.apply(obj)
         yield descheduler_world

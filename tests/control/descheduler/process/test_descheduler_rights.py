@@ -82,7 +82,7 @@ async def test_missing_rights_are_named_until_they_are_granted(world: Any, desch
 
     await until(lambda: failed(rights, problem))
     (eviction,) = (each for each in FEATURES if each.name == "eviction")
-    _, binding = manifests.feature_rbac(eviction)
+    _, binding = eviction.role(manifests.ACCOUNT)
     check = RightsCheck(running.process.client, [eviction])
     assert not await check.granted() and check.problem == problem
     await world.admin.raw("POST", f"{RBAC}/clusterrolebindings", body=binding)

@@ -22,15 +22,9 @@ from tests.control.scheduler.build import pod
 from tests.control.scheduler.plugins.deviceworld import ALLOCATABLE, device, gpu
 
 DEVICES = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
-DOCUMENT = Path(__file__).parents[4] / "docs/scheduler-plugins.md"
+RIGHTS = Path(__file__).parents[4] / "deploy/scheduler-rights/device-locks.yaml"
 LOCK = names.ANNOTATION_HAMI_LOCK
 GATE = "--feature-gates=DevicePluginAdaption=true"
-
-
-def documented_rights() -> list[dict[str, Any]]:
-    """The role that the documentation tells to apply."""
-    block = DOCUMENT.read_text().partition("<!-- rights of device locks -->\n```yaml\n")[2].partition("```")[0]
-    return [each for each in yaml.safe_load_all(block) if each]
 
 
 async def lock_of(world: Any, key: str = LOCK) -> str:
@@ -57,7 +51,7 @@ async def test_pods_of_a_node_start_one_after_another(world: Any, scheduler: Any
 
     await share("p0")
     await until(lambda: refused("p0", "lock of node n1: "))  # the default role may not change nodes
-    for obj in documented_rights():
+    for obj in yaml.safe_load_all(RIGHTS.read_text()):
         await world.apply(obj)
     await until(lambda: world.bound("p0"))
     assert (await lock_of(world)).endswith(",default,p0")

@@ -224,9 +224,10 @@ async def test_the_effective_configuration_can_be_written(tmp_path: Path) -> Non
 
 
 def test_deploy_matches_the_generator() -> None:
-    for name, text in manifests.texts().items():
-        written = (ROOT / "deploy/scheduler" / name).read_text()
-        assert written == text, "run python -m control.scheduler.process.manifests --out deploy/scheduler"
+    for folder, texts in (("scheduler", manifests.texts()), ("scheduler-rights", manifests.rights_texts())):
+        for name, text in texts.items():
+            written = (ROOT / "deploy" / folder / name).read_text()
+            assert written == text, f"run python -m control.scheduler.process.manifests for deploy/{folder}"
 
 
 async def test_debug_output_can_be_switched_on(world: Any, scheduler: Any, until: Any, caplog: Any) -> None:
