@@ -32,7 +32,7 @@ Track = tuple[str, WaitResource, Cause]
 class AlarmEventRecorder(Protocol):
     """The used part of `koordlet.kube.EventRecorder`."""
 
-    def event(self, about: ObjectReference, type: str, reason: str, message: str) -> None: ...
+    def event(self, about: ObjectReference, type: str, reason: str, message: str) -> bool: ...
 
 
 class AlarmPublisher:
@@ -104,14 +104,15 @@ class AlarmPublisher:
         if len(self._event_times) > EVENT_TIMES_KEPT:
             self._event_times = {track: at for track, at in self._event_times.items() if now - at < EVENT_SECONDS}
         self._event_times[track] = now
-        self._begin_sent.add(track)
         type = "Warning" if verdict.cause is Cause.NEIGHBOUR else "Normal"
-        self._emit(verdict, type, reason, f"{text}. {ACTIONS[verdict.action]}")
+        if self._emit(verdict, type, reason, f"{text}. {ACTIONS[verdict.action]}"):
+            self._begin_sent.add(track)
 
-    def _emit(self, verdict: Verdict, type: str, reason: str, text: str) -> None:
+    def _emit(self, verdict: Verdict, type: str, reason: str, text: str) -> bool:
+        """Whether the Event is sent."""
         victim = verdict.victim
         if self._recorder is None or not victim.pod_uid or not victim.namespace:
-            return
+            return False
         pod = ObjectReference(
             api_version="v1",
             kind="Pod",
@@ -120,7 +121,7 @@ class AlarmPublisher:
             uid=victim.pod_uid,
             field_path=f"spec.containers{{{victim.name}}}",
         )
-        self._recorder.event(pod, type, reason, text)
+        return self._recorder.event(pod, type, reason, text)
 
 
 def _track(verdict: Verdict) -> Track:

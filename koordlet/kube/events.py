@@ -7,6 +7,9 @@ do not fit into the bounded queue are dropped, counted, and logged once the queu
 client-go's, so `kubectl describe` shows what users expect. Events of cluster-scoped objects are in the namespace
 `default`.
 
+With `limit_reasons`, the events of one reason about all objects are limited, too: one container can delay hundreds of
+others, and new pods have not used up the limit by object. A reason does not take from the limit of another one.
+
 With `series`, events have the form of client-go's events.k8s.io recorder (`koordlet.kube.eventseries`), as
 kube-scheduler's have: there the limits by object and the combination of messages do not exist.
 """
@@ -42,6 +45,8 @@ _MAX_SIMILAR = 10
 _SIMILAR_WINDOW_S = 600.0
 _SPAM_BURST = 25
 _SPAM_QPS = 1 / 300
+REASON_BURST = 100
+REASON_QPS = 1 / 5
 _MAX_MESSAGE_CHARS = 1024
 """The API server rejects longer messages."""
 _V = TypeVar("_V")
@@ -132,8 +137,10 @@ class EventRecorder:
         queue: int = _MAX_QUEUED,
         senders: int = 1,
         series: bool = False,
+        limit_reasons: bool = False,
     ) -> None:
-        """`queue`: maximum number of waiting events; `senders`: sending tasks, each for a part of the objects."""
+        """`queue`: maximum number of waiting events; `senders`: sending tasks, each for a part of the objects.
+        `limit_reasons`: `REASON_BURST` events of a reason at once, then `REASON_QPS` per second."""
         self.name = "events"
         self._client = client
         self._clock = client.clock
@@ -146,6 +153,8 @@ class EventRecorder:
         self._similar: _Cache[_Similar] = _Cache(_Similar)
         self._sent: _Cache[_Sent] = _Cache(_Sent)
         self._spam: _Cache[TokenBucket] = _Cache(lambda: TokenBucket(_SPAM_QPS, _SPAM_BURST, clock=self._clock))
+        reason_qps = REASON_QPS if limit_reasons else 0.0
+        self._reasons: _Cache[TokenBucket] = _Cache(lambda: TokenBucket(reason_qps, REASON_BURST, clock=self._clock))
         self._metrics = EventMetrics.of(client.registry)
         self._series = EventSeriesWriter(client, component, host) if series else None
 
@@ -176,21 +185,23 @@ class EventRecorder:
 
     def event(
         self, about: KubeObject | ObjectReference, type: str, reason: str, message: str, action: str = ""
-    ) -> None:
-        """Queue an event; returns at once. `type` is NORMAL or WARNING, `reason` and `action` are CamelCase words.
-        Without `action`, a series has the reason as action, and a core/v1 Event has none."""
+    ) -> bool:
+        """Queue an event; returns at once whether the limits allow it. `type` is NORMAL or WARNING, `reason` and
+        `action` are CamelCase words. Without `action`, a series has the reason as action, and a core/v1 Event has
+        none."""
         ref = reference(about)
         of_object = (ref.kind, ref.namespace, ref.name, ref.uid)
         combined = False
         if self._series is None:
-            if not self._spam.get(of_object).try_take():
+            # First the object's limit: one object must not use up the limit of a reason.
+            if not (self._spam.get(of_object).try_take() and self._reasons.get((reason,)).try_take()):
                 self._metrics.events.labels("filtered").inc()
-                return
+                return False
             combined = self._is_similar((*of_object, type, reason), message)
         if self._waiting >= self._limit:
             self._metrics.events.labels("dropped").inc()
             self._dropped += 1
-            return
+            return False
         if self._dropped:
             log.warning("Events were dropped because the queue was full", dropped=self._dropped, limit=self._limit)
             self._dropped = 0
@@ -199,6 +210,7 @@ class EventRecorder:
         report = _Report(ref, type, reason, action, message[:_MAX_MESSAGE_CHARS], self._clock.now(), combined)
         sender.reports.append(report)
         sender.wake.set()
+        return True
 
     def normal(self, about: KubeObject | ObjectReference, reason: str, message: str, action: str = "") -> None:
         self.event(about, NORMAL, reason, message, action)

@@ -100,7 +100,7 @@ def cluster(context: WiringContext) -> Cluster:
     context.health.check(version.name, lambda: version.problem)
     context.runner.add(version)
     context.runner.add_stop("kubelet client", kubelet.close)
-    events = EventRecorder(client, "koordlet", options.node_name)
+    events = EventRecorder(client, "koordlet", options.node_name, limit_reasons=True)
     context.runner.add(events)
     for informer in (states.node, states.node_slo, states.node_metric):
         context.health.check(f"informer:{informer.name}", lambda informer=informer: informer.problem)  # type: ignore[misc]

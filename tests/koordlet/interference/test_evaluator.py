@@ -26,9 +26,13 @@ from tests.present import present
 class Recorder:
     def __init__(self) -> None:
         self.events: list[tuple[str, str, str, str]] = []
+        self.full = False
+        """Whether a limit of Events is reached."""
 
-    def event(self, about: Any, type: str, reason: str, message: str) -> None:
-        self.events.append((f"{about.namespace}/{about.name}", type, reason, message))
+    def event(self, about: Any, type: str, reason: str, message: str) -> bool:
+        if not self.full:
+            self.events.append((f"{about.namespace}/{about.name}", type, reason, message))
+        return not self.full
 
     @property
     def reasons(self) -> list[str]:
@@ -104,6 +108,15 @@ def test_an_alarm_sends_one_event_when_it_begins_and_one_when_it_ends(world: Wor
     assert world.auditor.reasons == [DETECTED, ENDED]
     assert world.evaluator.detections["cpu", "neighbour"] == 1
     assert 55 <= world.evaluator.alarm_seconds["cpu", "neighbour"] <= 62
+
+
+def test_the_end_of_an_alarm_without_a_begin_sends_no_event(world: World) -> None:
+    world.recorder.full = True
+    world.run(20, loss=0.5)
+    world.recorder.full = False
+    world.run(20, loss=0.0)
+    assert world.auditor.reasons == [DETECTED, ENDED]
+    assert world.recorder.reasons == []
 
 
 def test_a_new_worst_culprit_is_published_after_the_minimum_duration(world: World) -> None:

@@ -107,6 +107,29 @@ async def test_spam_about_one_object_is_filtered_and_others_are_not(
     await eventually(lambda: outcome(client, "sent") == 27)
 
 
+async def test_events_of_one_reason_are_limited_over_all_objects(
+    fake: FakeApi, client: Client, clock: FakeClock, eventually: Callable[..., Awaitable[None]]
+) -> None:
+    recorder = EventRecorder(client, "koordlet", "node-1", limit_reasons=True)
+    await recorder.start()
+    accepted = [recorder.event(pod(f"victim-{number}"), "Warning", "Delayed", "m") for number in range(300)]
+    assert accepted == [True] * 100 + [False] * 200
+    assert recorder.event(pod("victim-250"), "Warning", "Evicted", "m")  # a flood of one reason hides no other
+    await clock.sleep(10)
+    accepted = [recorder.event(pod(f"new-{number}"), "Warning", "Delayed", "m") for number in range(10)]
+    assert accepted == [True, True] + [False] * 8
+    await eventually(lambda: outcome(client, "sent") == 103)
+    assert outcome(client, "filtered") == 208
+    await recorder.stop()
+
+
+async def test_one_object_does_not_use_up_the_limit_of_a_reason(client: Client) -> None:
+    recorder = EventRecorder(client, "koordlet", "node-1", limit_reasons=True)
+    for number in range(200):
+        recorder.warning(pod("noisy"), "Delayed", f"{number}")
+    assert [recorder.event(pod(f"other-{number}"), "Warning", "Delayed", "m") for number in range(80)].count(True) == 75
+
+
 async def test_reporting_never_blocks_while_the_server_is_away(
     fake: FakeApi,
     client: Client,
