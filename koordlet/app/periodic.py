@@ -139,7 +139,7 @@ class Periodic:
         try:
             async with self._clock.timeout(self._deadline):
                 result = self._fn()
-                if inspect.isawaitable(result):
+                if result is not None and inspect.isawaitable(result):
                     await result  # CPU time is not counted: the loop runs other tasks meanwhile
                 else:
                     self._cpu.inc(time.thread_time() - cpu_at_start)

@@ -232,6 +232,8 @@ class Views:
         if usage is None:
             return
         culprits = self._top_culprits()
+        stalls = {} if self._advisor.pressure is None else self._advisor.pressure.stalls
+        stalled = [stalls.get((resource, "some"), {}) for resource in WIRE]
         cores, memory, throttled = (
             column.tolist() for column in (usage.use.cores, usage.use.memory, usage.use.throttled)
         )
@@ -249,15 +251,10 @@ class Views:
                 cpu=_known(cores[row]),
                 memory=_known(memory[row]),
                 throttled=_known(throttled[row]),
-                pressure=self._pressure(subject.key),
+                pressure=_pressure(subject.key, stalled),
                 sched=self._sched(subject.key, culprits),
                 verdicts=self._verdicts(subject.key),
             )
-
-    def _pressure(self, key: str) -> TopPressure | None:
-        stalls = {} if self._advisor.pressure is None else self._advisor.pressure.stalls
-        some = {resource: stalls.get((resource, "some"), {}).get(key) for resource in WIRE}
-        return None if all(value is None for value in some.values()) else TopPressure(**some)
 
     def _top_culprits(self) -> Mapping[str, list[TopCulprit]]:
         """Subject key -> its culprits; made once per culprit matrix."""
@@ -298,6 +295,12 @@ def _culprits(culprits: Sequence[CulpritTime], total: float, seconds: float) -> 
         )
         for culprit in culprits
     ]
+
+
+def _pressure(key: str, stalled: Sequence[Mapping[str, float]]) -> TopPressure | None:
+    """`stalled`: subject key -> share of time, per resource of `WIRE`."""
+    shares = [of.get(key) for of in stalled]
+    return None if shares == [None] * len(WIRE) else TopPressure(**dict(zip(WIRE, shares, strict=True)))
 
 
 def _known(value: float) -> float | None:

@@ -87,6 +87,7 @@ def by_subject(window: NetStallSnapshot, seconds: float, owner: OwnerOf) -> dict
     sums = {name: sum_rows(getattr(window, name), rows, len(subjects)) for name in names}
     p99 = (quantiles(sums["softirq_hist"], 0.99) / 1e9).tolist()
     culprits = culprits_by_subject(window.culprits, owner, seconds)
+    active = np.any([column.any(axis=tuple(range(1, column.ndim))) for column in sums.values()], axis=0).tolist()
     return {
         subject.key: SubjectNetStall(
             retransmits=float(sums["retransmits"][row]) / seconds,
@@ -100,7 +101,7 @@ def by_subject(window: NetStallSnapshot, seconds: float, owner: OwnerOf) -> dict
             culprits=tuple(culprits.get(subject.key, ())),
         )
         for row, subject in enumerate(subjects)
-        if any(column[row].any() for column in sums.values())
+        if active[row]
     }
 
 

@@ -1,7 +1,7 @@
 """Schedule latency by subject: percentiles, waiting and throttling of the last seconds, and the culprits.
 
 Figures are of a window because one tick of a quiet container has too few waits. The snapshot is read every round; the
-culprit matrix, which is much larger, once per window, and `PARTS` times as often while culprits are queried.
+culprit matrix, which is much larger, once per window, and `QUERIED_PARTS` times as often while culprits are queried.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import numpy as np
 from koordlet.metriccache import Batch
 from koordlet.metricsadvisor.collector import ProbeCollector, ProbeContext, cgroup_ids
 from koordlet.metricsadvisor.stalls.attribution import OwnerOf, SubjectNaming, group, sum_rows
-from koordlet.metricsadvisor.stalls.window import PARTS
 from koordlet.probes.columns import Ints
 from koordlet.probes.culprits.matrix import CulpritMatrix, SubjectTable
 from koordlet.probes.culprits.reader import MatrixReading
@@ -27,9 +26,11 @@ from koordlet.probes.schedlatency.snapshot import SchedLatencySnapshot, WaitTota
 from koordlet.statesinformer.pods.cgroupindex import Owner
 from koordlet.statesinformer.pods.model import Subject
 
+QUERIED_PARTS = 2
+"""Readings of the matrix per window while culprits are queried: each costs as much CPU time as two pages of `/top`."""
 READER_TTL_S = 10.0
-"""For this long after a query for culprits the matrix is read `PARTS` times as often."""
-SAME_ROUND_NS = 300_000_000
+"""For this long after a query for culprits the matrix is read `QUERIED_PARTS` times as often."""
+SAME_ROUND_S = 0.3
 """Readings of the matrix that are this close are one."""
 
 
@@ -103,7 +104,8 @@ class SchedLatencyCollector(ProbeCollector[SchedLatencySnapshot, SubjectLatency]
             return
         is_queried = self.context.clock() - self._queried_at < READER_TTL_S
         if self._culprits.due(latest.time_ns, self._part_seconds if is_queried else self._culprits.seconds):
-            reading = self.read_matrix()
+            # A reading of the interference detector will do: then both keep, and next time make, the same one.
+            reading = self.read_matrix(self._part_seconds)
             if reading is not None:
                 self._culprits.push(reading)
 
@@ -132,13 +134,14 @@ class SchedLatencyCollector(ProbeCollector[SchedLatencySnapshot, SubjectLatency]
             known = self._grouped = (index.walks, keys, group(keys, index.owner))
         return known[2]
 
-    def read_matrix(self) -> MatrixReading | None:
-        """The culprit matrix now, to take differences of; None without a probe. Several consumers read it in the same
-        round: they get the same reading."""
+    def read_matrix(self, max_age: float = SAME_ROUND_S) -> MatrixReading | None:
+        """The culprit matrix, at most `max_age` seconds old, to take differences of; None without a probe. Consumers
+        that read it in the same round get the same reading."""
         if not isinstance(self._source, LoadedProbe):
             return None
         last = self._reading
-        if last is None or last.source != self._source.source or time.monotonic_ns() - last.time_ns > SAME_ROUND_NS:
+        oldest_ns = time.monotonic_ns() - max_age * 1e9
+        if last is None or last.source != self._source.source or last.time_ns <= oldest_ns:
             last = self._reading = self._source.read_matrix()
         return last
 
@@ -162,4 +165,4 @@ class SchedLatencyCollector(ProbeCollector[SchedLatencySnapshot, SubjectLatency]
     @property
     def _part_seconds(self) -> float:
         """Between two readings of the matrix while it is queried."""
-        return self._culprits.seconds / PARTS
+        return self._culprits.seconds / QUERIED_PARTS
