@@ -124,6 +124,9 @@ class NumaFilter:
                 first, kinds = equal_rows(self._book, rows[left], need.provider.keys(rows[left]))
                 some = [(int(rows[at]), int(binding.numa[at])) for at in left[first]]
                 out[left] = np.array([self._check_row_zones(need, row, numa) for row, numa in some], np.int16)[kinds]
+            elif need.designated is not None:
+                some = [(int(rows[at]), int(binding.numa[at])) for at in left]
+                out[left] = [self._check_row_zones(need, row, numa) for row, numa in some]
             elif len(left):
                 out[left] = self._check_zones(need, rows, binding, left)
         if bind.any():

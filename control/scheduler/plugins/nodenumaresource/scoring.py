@@ -99,6 +99,9 @@ class NumaScore:
                 chosen = [self._of_choice(need, int(row), decisions, WHOLE_NODE) for row in rows[zoned[first]]]
                 of_rows = np.array(chosen, np.int64)[kinds]
                 scores[zoned] = np.where(of_rows == WHOLE_NODE, scores[zoned], of_rows)
+            elif need.designated is not None:
+                for at in zoned.tolist():
+                    scores[at] = self._of_choice(need, int(rows[at]), decisions, int(scores[at]))
             else:
                 scores[zoned], unsettled = self._of_zones(need, rows, binding, zoned, scores[zoned])
                 for at in zoned[unsettled].tolist():

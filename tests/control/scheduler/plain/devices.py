@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 CORE, MEMORY, RATIO = "koordinator.sh/gpu-core", "koordinator.sh/gpu-memory", "koordinator.sh/gpu-memory-ratio"
@@ -35,6 +35,8 @@ class PlainMachine:
     """Size -> (minors, score)."""
     honors: bool = False
     model: str = ""
+    only: Taken = field(default_factory=dict)
+    """What a pod designates: of these types it may get nothing else."""
 
     def of(self, kind: str) -> list[PlainDevice]:
         return sorted((device for device in self.devices if device.kind == kind), key=lambda device: device.minor)
@@ -50,11 +52,21 @@ class PlainMachine:
 
     def free(self, plain_device: PlainDevice) -> dict[str, int]:
         used = self.used(plain_device)
-        return (
-            {name: max(0, total - used.get(name, 0)) for name, total in plain_device.total.items()}
-            if plain_device.health
-            else {}
-        )
+        if not plain_device.health:
+            return {}
+        free = {name: max(0, total - used.get(name, 0)) for name, total in plain_device.total.items()}
+        if plain_device.kind not in self.only:
+            return free
+        listed = {minor: amounts for minor, amounts, _ in self.only[plain_device.kind]}
+        if plain_device.minor not in listed:
+            return {}
+        return {name: min(amount, listed[plain_device.minor].get(name, amount)) for name, amount in free.items()}
+
+    def functions(self, plain_device: PlainDevice) -> list[str]:
+        """Free ones that may be given."""
+        free = set(plain_device.fast) - self.functions_taken(plain_device.kind)
+        named = {bus for _, _, buses in self.only.get(plain_device.kind, []) for bus in buses}
+        return sorted(free & named if named else free)
 
     def functions_taken(self, kind: str) -> set[str]:
         return {bus for taken in self.pods.values() for _, _, buses in taken.get(kind, []) for bus in buses}
@@ -76,6 +88,7 @@ class PlainNeed:
     requests: dict[str, PlainRequest]
     joint: list[str] = field(default_factory=list)
     same_pcie: bool = False
+    designated: Taken = field(default_factory=dict)
 
 
 class Rejected(Exception):
@@ -108,6 +121,18 @@ def _equal_to(need: PlainNeed, listed: dict[str, dict[str, int]]) -> list[str]:
 
 def decide(need: PlainNeed, node: PlainMachine, *, most: bool, templates: Templates) -> Taken:
     """What the pod gets; raises Rejected with the reason."""
+    taken = _decide(need, replace(node, only=need.designated), most, templates)
+    for kind, listed in need.designated.items():
+        if _identity(taken.get(kind, [])) != _identity(listed):
+            raise Rejected(f"Insufficient {kind} devices")
+    return taken
+
+
+def _identity(taken: list[Any]) -> list[Any]:
+    return sorted((minor, sorted(buses)) for minor, _, buses in taken)
+
+
+def _decide(need: PlainNeed, node: PlainMachine, most: bool, templates: Templates) -> Taken:
     template(need, node, templates)
     taken: Taken = {}
     if need.joint:
@@ -209,7 +234,7 @@ def _take(need: PlainNeed, node: PlainMachine, kind: str, most: bool, switches: 
     order += [device for device in best if device not in order]
     taken: list[Any] = []
     for candidate in order:
-        functions = sorted(set(candidate.fast) - node.functions_taken(kind))
+        functions = node.functions(candidate)
         if len(taken) < limit and _fits(node, candidate, request.each) and (functions or not request.functions):
             taken.append(
                 (candidate.minor, _amounts(candidate, request.each), functions[:1] if request.functions else [])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import reduce
 from itertools import combinations, product
@@ -34,6 +34,8 @@ class PlainNode:
     ratio: Fraction = Fraction(1)
     pods: dict[str, tuple[Amounts, PlainHolding]] = field(default_factory=dict)
     """By uid: (requests, what it holds)."""
+    only: PlainHolding | None = None
+    """What a pod designates: nothing else may be given to it."""
 
 
 @dataclass
@@ -46,6 +48,7 @@ class PlainPod:
     exclusive: str = ""
     numa: str = ""
     single: str = ""
+    designated: PlainHolding | None = None
 
 
 class Rejected(Exception):
@@ -54,6 +57,16 @@ class Rejected(Exception):
 
 def decide(pod: PlainPod, node: PlainNode) -> tuple[PlainHolding, list[int] | None]:
     """(what the pod gets, the chosen zones); raises Rejected with the reasons."""
+    designated = pod.designated
+    if designated is None:
+        return _decide(pod, node)
+    holding, chosen = _decide(pod, replace(node, only=designated))
+    if (holding.cpus, holding.zones) != (designated.cpus, designated.zones):
+        raise Rejected("not enough cpus available to satisfy request")
+    return holding, chosen
+
+
+def _decide(pod: PlainPod, node: PlainNode) -> tuple[PlainHolding, list[int] | None]:
     cpu = pod.requests.get("cpu", 0)
     if node.numa and pod.numa and node.numa != pod.numa:
         raise Rejected("node(s) NUMA Topology policy not match")
@@ -90,6 +103,7 @@ def decide(pod: PlainPod, node: PlainNode) -> tuple[PlainHolding, list[int] | No
 
 def score(pod: PlainPod, node: PlainNode, chosen: list[int] | None, *, most: bool) -> int:
     """Of a node that accepts the pod."""
+    node = replace(node, only=pod.designated)
     cpu = pod.requests.get("cpu", 0)
     bound = pod.bound or bool(cpu and node.bind)
     own = ceil(cpu * node.ratio) if bound else cpu
@@ -147,7 +161,8 @@ def _per_core(node: PlainNode) -> int:
 
 def _free(node: PlainNode) -> set[int]:
     held = {cpu for _, holding in node.pods.values() for cpu in holding.cpus}
-    return {cpu.id for cpu in node.cpus} - held - node.reserved
+    free = {cpu.id for cpu in node.cpus} - held - node.reserved
+    return free & node.only.cpus if node.only is not None and node.only.cpus else free
 
 
 def _usable(node: PlainNode, request: _Request) -> set[int]:
@@ -178,6 +193,10 @@ def _available(node: PlainNode, zone: int) -> Amounts:
         for name, amount in held.zones.get(zone, {}).items():
             available[name] -= amount
     available["cpu"] -= ceil(bound * node.ratio) - bound
+    if node.only is not None and node.only.zones:
+        here_only = node.only.zones.get(zone, {})
+        named = {name for amounts in node.only.zones.values() for name in amounts}
+        available |= {name: min(available[name], here_only.get(name, 0)) for name in named}
     return {name: max(0, amount) for name, amount in available.items()}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -168,6 +169,38 @@ def args(most: bool) -> DeviceShareArgs:
     )
 
 
+def designating(
+    need: plain.PlainNeed, pod: Pod, at: plain.PlainMachine, most: bool, short: bool
+) -> tuple[plain.PlainNeed, Pod]:
+    """The pod designates what it would get on the empty node, without one device if `short`. Others may hold them."""
+    empty = verdict(need, replace(at, pods={}), most)
+    if isinstance(empty, str):
+        return need, pod
+    if short:
+        empty = {kind: listed[1:] for kind, listed in empty.items() if len(listed) > 1}
+    designated = {
+        kind: [
+            {
+                "minor": minor,
+                "resources": {name: str(amount) for name, amount in amounts.items()},
+                "extension": {"vfs": [{"minor": -1, "busID": bus} for bus in buses]},
+            }
+            for minor, amounts, buses in listed
+        ]
+        for kind, listed in empty.items()
+    }
+    if not designated:
+        return need, pod
+    made = with_devices({})
+    made.spec = pod.spec
+    made.metadata.annotations = {
+        **pod.metadata.annotations,
+        names.ANNOTATION_SCHEDULING_HINT: json.dumps({"extensions": {"DeviceShare": {}}}),
+        names.ANNOTATION_DEVICE_ALLOCATED: json.dumps(designated),
+    }
+    return replace(need, designated=empty), made
+
+
 def verdict(need: plain.PlainNeed, at: plain.PlainMachine, most: bool) -> str | plain.Taken:
     try:
         return plain.decide(need, at, most=most, templates=TEMPLATES)
@@ -188,7 +221,9 @@ class TemplateWorld(DeviceWorld):
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(("place", "place", "place", "place", "delete", "restart", "kill before bind", "kill")),
+        st.sampled_from(
+            ("place", "place", "place", "place", "designate", "short", "delete", "restart", "kill before bind", "kill")
+        ),
         st.integers(0, 7),
     ),
     min_size=4,
@@ -216,6 +251,8 @@ def test_device_share_agrees_with_its_plain_form(
             world.start()
         else:
             need, pod = kinds[at % len(kinds)]
+            if step in ("designate", "short"):
+                need, pod = designating(need, pod, nodes[at % len(nodes)], most, step == "short")
             place(world, nodes, need, renamed(pod, number), step, most)
         compare_holdings(world, nodes)
 

@@ -105,6 +105,36 @@ def test_an_owner_gets_reserved_devices_and_others_get_the_rest(policy: str) -> 
     assert (made.minors("p1"), made.minors("p2")) == ([4], [5])
 
 
+def designating(name: str, *minors: int, **more: Any) -> Pod:
+    """It designates these GPUs."""
+    whole = {names.RESOURCE_GPU_CORE: "100", names.RESOURCE_GPU_MEMORY_RATIO: "100"}
+    annotations = {
+        names.ANNOTATION_SCHEDULING_HINT: json.dumps({"extensions": {"DeviceShare": {}}}),
+        KEY: json.dumps({"gpu": [{"minor": minor, "resources": whole} for minor in minors]}),
+        **more.pop("annotations", {}),
+    }
+    return with_devices({"nvidia.com/gpu": str(len(minors))}, name=name, annotations=annotations, **more)
+
+
+@pytest.mark.parametrize("policy", ["Aligned", "Restricted"])
+def test_an_owner_gets_the_reserved_devices_that_it_designates(policy: str) -> None:
+    made = ReservedDevices()
+    made.schedule(reserved(policy, TWO))
+    assert made.minors("r1") == [0, 1]
+    assert "Insufficient" in made.schedule(designating("other", 1))
+    assert made.schedule(designating("p1", 1, labels={"app": "web"})) == "n0"
+    assert (made.minors("p1"), made.owner_of("p1")) == ([1], "r1")
+    assert "Insufficient" in made.schedule(designating("p2", 1, labels={"app": "web"}, annotations=NEEDS))
+    assert made.schedule(designating("free", 5)) == "n0"
+    assert made.minors("free") == [5]
+
+
+def test_an_owner_of_a_restricted_reservation_cannot_designate_other_devices() -> None:
+    made = ReservedDevices()
+    made.schedule(reserved("Restricted", TWO))
+    assert "Reservation(s)" in made.schedule(designating("p1", 6, labels={"app": "web"}, annotations=NEEDS))
+
+
 def test_an_owner_of_an_aligned_reservation_takes_the_rest_from_the_node() -> None:
     made = ReservedDevices()
     made.schedule(reserved("Aligned", TWO))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from contextlib import suppress
 from typing import Any
 
@@ -11,13 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from control.numa.holdings import Holding, NodeHoldings, left_by
-from control.numa.masks import cpu_list
+from control.numa.masks import cpu_list, numbers_of
 from control.scheduler.cycle.evaluation import prepare
 from control.scheduler.cycle.failures import FitError
 from control.scheduler.cycle.placement import CycleFailed
 from control.scheduler.framework.plugin import CycleState
 from koordlet.api import names
 from koordlet.api.core import Node, Pod
+from koordlet.api.cpus import format_cpus, parse_cpus
 from koordlet.api.crs.reservation import Reservation
 from tests.control.scheduler.plugins.numaworld import lsr
 from tests.control.scheduler.plugins.sharedworld import SharedWorld, bound_cpus
@@ -76,6 +78,47 @@ def test_owners_of_a_restricted_reservation_share_its_cpus() -> None:
     shared_world.delete(shared_world.pod("p1"))
     assert shared_world.retry(shared_world.pod("p3")) == "n0"
     assert shared_world.cpus("p3") & ~shared_world.cpus("r1") == 0
+
+
+def designating(name: str, cpus: str, count: int = 4, **more: Any) -> Pod:
+    """It designates these CPUs."""
+    annotations = {
+        names.ANNOTATION_SCHEDULING_HINT: json.dumps({"extensions": {"NodeNUMAResource": {}}}),
+        names.ANNOTATION_RESOURCE_STATUS: json.dumps({"cpuset": cpus}),
+        **more.pop("annotations", {}),
+    }
+    return lsr(str(count), name=name, annotations=annotations, **more)
+
+
+WEB = {"app": "web"}
+
+
+@pytest.mark.parametrize("policy", ["Aligned", "Restricted"])
+def test_an_owner_gets_the_reserved_cpus_that_it_designates(policy: str) -> None:
+    shared_world = SharedWorld(SHAPE)
+    shared_world.schedule(reserved(policy))
+    last = format_cpus(sorted(numbers_of(shared_world.cpus("r1")))[4:])
+    assert shared_world.schedule(designating("p1", last, labels=WEB)) == "n0"
+    assert (cpu_list(shared_world.cpus("p1")), shared_world.owner_of("p1")) == (last, "r1")
+    again = shared_world.schedule(designating("p2", last, labels=WEB, annotations=NEEDS))
+    assert "not enough cpus available to satisfy request" in again
+
+
+def test_an_owner_of_a_restricted_reservation_cannot_designate_other_cpus() -> None:
+    shared_world = SharedWorld(SHAPE)
+    shared_world.schedule(reserved("Restricted"))
+    others = format_cpus(sorted(parse_cpus(shared_world.numa_page()["availableCPUs"]))[:4])
+    refused = shared_world.schedule(designating("p1", others, labels=WEB, annotations=NEEDS))
+    assert "Reservation(s) not enough cpus available to satisfy request" in refused
+    assert shared_world.schedule(designating("p2", others)) == "n0"
+    assert cpu_list(shared_world.cpus("p2")) == others
+
+
+def test_reserved_cpus_cannot_be_designated_by_others() -> None:
+    shared_world = SharedWorld(SHAPE)
+    shared_world.schedule(reserved("Restricted"))
+    first = format_cpus(sorted(numbers_of(shared_world.cpus("r1")))[:4])
+    assert "not enough cpus available to satisfy request" in shared_world.schedule(designating("other", first))
 
 
 def test_cores_that_owners_split_serve_no_pod_that_needs_whole_ones() -> None:
