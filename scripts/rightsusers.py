@@ -30,6 +30,8 @@ USERS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "noderesource": ("control.manager.noderesource.controller", "control.manager.noderesource.zones"),
         "caches of the webhooks;": ("control.manager.caches", "control.manager.webhooks.lookup"),
         "quotaprofile": ("control.manager.quota.profile", "control.manager.quota.hooks"),
+        "pods of quotas": ("control.manager.caches",),
+        "its own rights": ("control.component.rights",),
         "colocationprofile": ("control.manager.colocationprofile.controller",),
         "recommender": (
             "control.manager.recommender.controller", "control.manager.recommender.lineage",
@@ -68,7 +70,7 @@ USERS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "inputs of DefaultEvictor": ("control.descheduler.plugins.defaultevictor.plugin",),
         "authentication": _PAGES,
         "reports to users": ("control.descheduler.framework.handle",),
-        "its own rights": ("control.descheduler.process.rights",),
+        "its own rights": ("control.component.rights",),
         "leader election": _ELECTION,
         "evictions, of every plugin": ("control.descheduler.framework.evictor",),
         "MigrationController: limits": ("control.descheduler.migration.scales",),
@@ -87,7 +89,7 @@ USERS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
 """Component -> the beginning of a purpose -> modules."""
 PACKAGES: Final = {
     "koordlet": ("koordlet",),
-    "koord-manager": ("control.manager", "koordlet.kube"),
+    "koord-manager": ("control.manager", "control.component", "koordlet.kube"),
     "koord-scheduler": ("control.scheduler", "control.component", "koordlet.kube"),
     "koord-descheduler": ("control.descheduler", "control.component", "koordlet.kube"),
 }

@@ -2,6 +2,7 @@
 
     python -m control.manager.manifests --out deploy/manager           write them
     python -m control.manager.manifests --out deploy/manager --check   exit 1 if they differ
+    python -m control.manager.manifests --rights --out deploy/manager-rights   the same for its features
 
 `koordctl up` takes them from here, since an installed package has no deploy folder. `RULES` grants each controller and
 webhook what it requests and nothing else; a test runs the whole process under them and fails on a refusal as well as
@@ -13,8 +14,10 @@ from __future__ import annotations
 import sys
 
 from control import manifestfiles
+from control.component.rights import QUERIES
 from control.manager.context import COMPONENT
 from control.manager.options import FAILURE_POLICIES, WebhookEnv
+from control.manager.rights import FEATURES
 from control.manager.webhookserver.registrations import CONFIG, CONFIG_TYPE, SERVICE_PORT
 from control.manifestfiles import VIEWER, Object, purpose, rule, rules_of
 from koordlet.api.names import KOORDINATOR_NAMESPACE
@@ -56,23 +59,8 @@ PURPOSES = (
         rule("quota.koordinator.sh", ["elasticquotaprofiles"], ["list", "watch", "patch"]),
     ),
     purpose(
-        "colocationprofile",
-        rule("", ["pods"], ["get", "list", "watch", "patch"]),
-    ),
-    purpose(
-        "recommender: who stands above a pod, what is recommended, and pods that are replaced for it",
-        rule("apps", ["replicasets"], ["get", "list", "watch"]),
-        rule("batch", ["jobs"], ["get", "list", "watch"]),
-        rule("analysis.koordinator.sh", ["recommendations"], ["list", "watch"]),
-        rule("analysis.koordinator.sh", ["recommendations/status"], ["patch"]),
-        rule("", ["pods/eviction"], ["create"]),
-    ),
-    purpose(
-        "queue and queuejobs (feature gate JobQueueing): jobs that wait for their quota are suspended and resumed",
-        rule("scheduling.x-k8s.io", ["queues"], ["list", "watch"]),
-        rule("scheduling.x-k8s.io", ["queueunits"], ["list", "watch", "create", "patch"]),
-        rule("scheduling.x-k8s.io", ["queues/status", "queueunits/status"], ["patch"]),
-        rule("batch", ["jobs"], ["patch"]),
+        "pods of quotas, workloads and nodes",
+        rule("", ["pods"], ["get", "list", "watch"]),
     ),
     purpose(
         "what is wrong with configuration, profiles, nodes; Events of cluster-scoped objects live in `default`",
@@ -97,9 +85,10 @@ PURPOSES = (
         "callers of the metrics pages",
         *manifestfiles.REVIEW_RULES,
     ),
+    QUERIES,
 )
 RULES: list[Object] = rules_of(PURPOSES)
-"""The ClusterRole."""
+"""The ClusterRole; `rights.FEATURES` has those of features whose gates are off by default."""
 
 PAGES = ("/top", "/interference", "/enforcement", "/events", "/apis/v1/explain/*", "/apis/v1/plugins/*")
 PAGE_RULES: list[Object] = [{"nonResourceURLs": list(PAGES), "verbs": ["get"]}]
@@ -318,8 +307,13 @@ def texts() -> dict[str, str]:
     return manifestfiles.texts(FILES, _MODULE, ACCOUNT, once=("config.yaml",))
 
 
+def rights_texts() -> dict[str, str]:
+    """The same for deploy/manager-rights."""
+    return manifestfiles.rights_texts(FEATURES, _MODULE, ACCOUNT)
+
+
 def main(argv: list[str]) -> int:
-    return manifestfiles.main(argv, texts(), _MODULE)
+    return manifestfiles.main(argv, texts(), _MODULE, rights_texts())
 
 
 if __name__ == "__main__":

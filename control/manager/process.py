@@ -22,6 +22,7 @@ from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from control.component.clientgonames import ClientGoNames
+from control.component.rights import RightsCheck
 from control.component.startup import StartupStep
 from control.manager.caches import Caches
 from control.manager.config import ConfigCache
@@ -32,6 +33,7 @@ from control.manager.metrics import ManagerMetrics
 from control.manager.options import ManagerOptions, WebhookEnv, selected
 from control.manager.parts import CONTROLLERS, WEBHOOKS
 from control.manager.quota.hooks import routes as quota_routes
+from control.manager.rights import needed
 from control.manager.webhookserver.metrics import WebhookMetrics
 from control.manager.webhookserver.ready import WebhookReady
 from control.manager.webhookserver.rotation import Rotation
@@ -128,7 +130,9 @@ class Manager:
         self._serve_pages()
         version = ServerVersionCheck(context.client)
         self.health.check(version.name, lambda: version.problem)
-        for service in (version, context.events, context.config, context.caches):
+        # not a health check: webhooks must answer although a controller lacks rights
+        rights = RightsCheck(context.client, "manager", needed(context.gates))
+        for service in (version, rights, context.events, context.config, context.caches):
             runner.add(service)
         runner.add(StartupStep("caches-synced", self._caches_synced))
         if self._alone:

@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (
     "crds",
     "manager",
+    "manager-rights",
     "scheduler",
     "scheduler-rights",
     "descheduler",

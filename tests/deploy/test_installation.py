@@ -24,8 +24,8 @@ DEPLOY = ROOT / "deploy"
 KUBECTL = Path(sys.executable).with_name("kubectl")
 SELECTED = ("Deployment", "DaemonSet")
 FOLDERS = (
-    "manager", "scheduler", "scheduler-rights", "descheduler", "descheduler-rights", "koordlet", "koordlet-rights",
-    "device-daemon", "monitoring",
+    "manager", "manager-rights", "scheduler", "scheduler-rights", "descheduler", "descheduler-rights", "koordlet",
+    "koordlet-rights", "device-daemon", "monitoring",
 )  # fmt: skip
 
 

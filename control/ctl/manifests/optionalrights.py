@@ -8,11 +8,14 @@ from typing import Final
 from control.ctl.manifests import koordlet
 from control.descheduler.process import manifests as descheduler
 from control.descheduler.process.rights import FEATURES
+from control.manager import manifests as manager
+from control.manager.rights import FEATURES as MANAGER_FEATURES
 from control.manifestfiles import OptionalRights
 from control.scheduler.process import manifests as scheduler
 
 RIGHTS: Final[tuple[tuple[str, str, Sequence[OptionalRights]], ...]] = (
     ("koordlet", koordlet.ACCOUNT, koordlet.RIGHTS),
+    ("manager", manager.ACCOUNT, MANAGER_FEATURES),
     ("scheduler", scheduler.ACCOUNT, scheduler.RIGHTS),
     ("descheduler", descheduler.ACCOUNT, FEATURES),
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 
 from control import manifestfiles
+from control.component.rights import QUERIES
 from control.descheduler.config.model import COMPONENT
 from control.descheduler.config.shipped import configuration
 from control.descheduler.process.rights import FEATURES
@@ -42,10 +43,7 @@ PURPOSES = (
         "reports to users",
         rule("", ["events"], ["create", "patch"]),
     ),
-    purpose(
-        "its own rights: those that the configuration needs are named if they are missing",
-        rule("authorization.k8s.io", ["selfsubjectaccessreviews"], ["create"]),
-    ),
+    QUERIES,
 )
 RULES: list[Object] = rules_of(PURPOSES)
 """The ClusterRole; `rights.FEATURES` has those of features. A test compares all with the requests of a descheduler that

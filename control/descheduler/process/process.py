@@ -21,6 +21,7 @@ from control.component.connection import client_config, delegated_auth
 from control.component.election import lease_elector
 from control.component.metricsreset import reset_route
 from control.component.pages import ComponentPages, configz, debug_flags, host_and_port, integer, set_verbosity
+from control.component.rights import RightsCheck
 from control.component.startup import StartupStep, caches_synced
 from control.descheduler.config.addresses import hosts_and_ports, is_local
 from control.descheduler.config.load import DeschedulerSettings, load, shown
@@ -39,7 +40,7 @@ from control.descheduler.plugins.registry import PLUGINS
 from control.descheduler.process.loop import DeschedulingLoop
 from control.descheduler.process.options import DeschedulerOptions
 from control.descheduler.process.preview import printed
-from control.descheduler.process.rights import RightsCheck, needed
+from control.descheduler.process.rights import needed
 from control.descheduler.state.cluster import ClusterState
 from control.descheduler.state.objects import descheduler_objects, follow
 from koordlet.api.gates import DESCHEDULER
@@ -175,7 +176,7 @@ class Descheduler:
         self.health.check(version.name, lambda: version.problem)
         runner.add(version)
         features = [] if self.parts.dry_run else needed(self.settings.profiles, drains=self.drains is not None)
-        rights = RightsCheck(self.client, features)
+        rights = RightsCheck(self.client, "descheduler", features)
         self.health.check(rights.name, lambda: rights.problem)
         runner.add(rights)
         for profile in self.profiles:

@@ -1,28 +1,21 @@
-"""The rights of koord-descheduler that depend on its configuration: what grants them, and which of them it lacks.
+"""The rights of koord-descheduler that depend on its configuration: what grants them.
 
 `deploy/descheduler` grants what every descheduler needs: it reads. Each feature that writes has a role of its own in
-`deploy/descheduler-rights`, and a value of the chart. At the start the process asks the API server for the rights that
-its configuration needs, and names the missing ones with what grants them. Data, one pure function, one check.
+`deploy/descheduler-rights`, and a value of the chart; `control.component.rights` names missing ones. Data, one pure
+function.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from control.descheduler.config.load import ResolvedProfile
 from control.manifestfiles import OptionalRights, purpose, rule
-from koordlet.app.logging import get_logger
-from koordlet.kube import Client, ConnectionFailed, KubeError
 
-log = get_logger(__name__)
-
-PERIOD_S = 30.0
 _READ = ["list", "watch"]
-_JOBS, _PATH = "scheduling.koordinator.sh", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_JOBS = "scheduling.koordinator.sh"
 
 
 @dataclass(frozen=True)
@@ -99,67 +92,3 @@ def needed(profiles: Collection[ResolvedProfile], *, drains: bool = False) -> li
     """The features whose rights a configuration needs. `drains`: the feature gate DrainController."""
     of_drains = (EVICTION, MIGRATION, DRAIN) if drains else ()
     return [each for each in FEATURES if each in of_drains or any(map(each.needed, profiles))]
-
-
-def attributes(feature: RightsFeature) -> Iterator[dict[str, str]]:
-    """`resourceAttributes` of the reviews, one for each right."""
-    for policy_rule in feature.rules:
-        for resource in policy_rule["resources"]:
-            plural, _, subresource = resource.partition("/")
-            for verb in policy_rule["verbs"]:
-                group = policy_rule["apiGroups"][0]
-                yield {"group": group, "resource": plural, "subresource": subresource, "verb": verb}
-
-
-class RightsCheck:
-    """A service for `Runner`; `problem` fits `HealthChecks.check`. It queries until every right is granted."""
-
-    def __init__(self, client: Client, features: Iterable[RightsFeature]) -> None:
-        self.name = "rights"
-        self.problem: str | None = None
-        self._client = client
-        self._features = list(features)
-        self._task: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=self.name)
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while not await self.granted():
-            await self._client.clock.sleep(PERIOD_S)
-
-    async def granted(self) -> bool:
-        """Query once and update `problem`; whether all rights are granted, or the server does not report rights."""
-        try:
-            problems = [text for feature in self._features if (text := await self._missing(feature))]
-        except ConnectionFailed:
-            return False  # the informers report it
-        except KubeError as error:
-            log.warning("Cannot query the own rights", err=error)
-            return True
-        if problems and self.problem is None:
-            log.error("The configuration needs rights that are not granted", problem="; ".join(problems))
-        self.problem = "; ".join(problems) or None
-        return not problems
-
-    async def _missing(self, feature: RightsFeature) -> str:
-        lacking = [right for right in attributes(feature) if not await self._allowed(right)]
-        if not lacking:
-            return ""
-        first = lacking[0]
-        resource = "/".join(part for part in (first["resource"], first["subresource"]) if part)
-        return (
-            f"may not {first['verb']} {resource} ({len(lacking)} missing): apply deploy/descheduler-rights/"
-            f"{feature.name}.yaml, or set the chart's value descheduler.rights.{feature.value}"
-        )
-
-    async def _allowed(self, right: dict[str, str]) -> bool:
-        kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
-        body: dict[str, Any] = {**kind, "spec": {"resourceAttributes": right}}
-        answer = json.loads(await self._client.raw("POST", _PATH, body=body))
-        return bool((answer.get("status") or {}).get("allowed"))

@@ -16,6 +16,7 @@ import yaml
 from control.manager import manifests
 from control.manager.options import ManagerOptions
 from control.manager.process import Manager
+from control.manager.rights import FEATURES
 from control.slim import EMPTY_LIST, EMPTY_MAP
 from control.standalone.apiserver import ApiServer
 from koordlet.api.core import Node
@@ -156,6 +157,9 @@ async def install(client: Client, *, skip: tuple[str, ...] = ("deployment.yaml",
         if name not in skip:
             for obj in make():
                 await apply(client, obj)
+    for feature in FEATURES:
+        for obj in feature.role(manifests.ACCOUNT):
+            await apply(client, obj)
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import aiohttp
 import numpy as np
 import yaml
 
-from control.manager import manifests
+from control.manager import manifests, rights
 from control.manager.caches import Caches
 from control.manager.recommender.model import ContainerModel
 from control.manager.recommender.settings import RecommenderSettings
@@ -37,7 +37,8 @@ GATES = ",".join(
     )
 )  # fmt: skip
 MERGE = "application/merge-patch+json"
-GRANTED = granted((*manifests.RULES, *manifests.NAMESPACE_RULES))
+FEATURES = [rule for feature in rights.FEATURES for rule in feature.rules]
+GRANTED = granted((*manifests.RULES, *manifests.NAMESPACE_RULES, *FEATURES))
 
 
 async def test_every_call_is_allowed_and_every_permission_is_used(cluster: Any, manager: Any, until: Any) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
+from control.component.rights import RightsCheck
 from control.descheduler.config.load import load
 from control.descheduler.config.shipped import configuration
 from control.descheduler.plugins.registry import PLUGINS
 from control.descheduler.process import manifests
-from control.descheduler.process.rights import FEATURES, RightsCheck, needed
+from control.descheduler.process.rights import FEATURES, needed
 from koordlet.kube import NotFound
 from tests.control.descheduler.process.conftest import balancing
 from tests.control.descheduler.process.test_migration_process import migrating
@@ -83,7 +84,7 @@ async def test_missing_rights_are_named_until_they_are_granted(world: Any, desch
     await until(lambda: failed(rights, problem))
     (eviction,) = (each for each in FEATURES if each.name == "eviction")
     _, binding = eviction.role(manifests.ACCOUNT)
-    check = RightsCheck(running.process.client, [eviction])
+    check = RightsCheck(running.process.client, "descheduler", [eviction])
     assert not await check.granted() and check.problem == problem
     await world.admin.raw("POST", f"{RBAC}/clusterrolebindings", body=binding)
     assert await check.granted() and check.problem is None
