@@ -77,6 +77,18 @@ def test_the_control_plane_is_restricted_and_protected() -> None:
         assert open_ports == {port["containerPort"] for port in container["ports"]}
 
 
+def test_no_pod_needs_apparmor() -> None:
+    """Runtimes use their default profile where AppArmor is enabled. A kubelet without it refuses pods that name one."""
+    prefix, profiles = "container.apparmor.security.beta.kubernetes.io/", {}
+    for workload in workloads():
+        template = workload["spec"]["template"]
+        for context in (template["spec"].get("securityContext"), template["spec"]["containers"][0]["securityContext"]):
+            assert "appArmorProfile" not in (context or {}), "unknown to API servers before 1.30"
+        annotations = template["metadata"].get("annotations", {})
+        profiles.update({key.removeprefix(prefix): annotations[key] for key in annotations if key.startswith(prefix)})
+    assert profiles == {"koordlet": "unconfined"}
+
+
 def test_the_objects_for_prometheus_are_current() -> None:
     assert monitoring.main(["--check"]) == 0
     rules = {obj["metadata"]["name"]: obj["spec"] for obj in objects("monitoring") if obj["kind"] == "PrometheusRule"}

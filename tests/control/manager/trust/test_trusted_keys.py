@@ -110,6 +110,16 @@ def test_what_templates_of_tenants_set_is_allowed(
     assert refused(made, TENANT_USER) == refused(made, CONTROLLER) == []
 
 
+@pytest.mark.parametrize("hint", [names.ANNOTATION_SCHEDULING_HINT, names.ANNOTATION_SCHEDULING_HINT_OLD])
+def test_a_hint_of_a_tenant_designates_nothing(hint: str) -> None:
+    """A hint selects among nodes that the scheduler allows. Its extensions refer to annotations with designated CPUs
+    and devices; a tenant may not write those."""
+    text = '{"nodeNames":["n1"],"extensions":{"NodeNUMAResource":{},"DeviceShare":{}}}'
+    assert refused(pod({}, {hint: text}), TENANT_USER) == []
+    for key in (STATUS, names.ANNOTATION_DEVICE_ALLOCATED):
+        assert refused(pod({}, {hint: text, key: "{}"}), TENANT_USER) == [key]
+
+
 def test_removing_a_trusted_key_is_a_change() -> None:
     bound = pod(annotations={STATUS: '{"cpuset":"0-3"}'})
     assert refused(pod(), TENANT_USER, bound) == [STATUS]
