@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,6 +76,26 @@ def test_every_command_runs_in_its_image(
     assert "iptables v" in run(NODE, "iptables", "--version")
     privileged = dockerd.docker("run", "--rm", "--network=none", "--cap-add=NET_ADMIN", NODE.name, "ipset", "--version")
     assert "ipset v" in privileged.stdout
+
+
+def test_a_layer_does_not_depend_on_times_owners_and_the_order_of_creation(tmp_path: Path) -> None:
+    layers = []
+    for number, names in enumerate((("a", "b", "c/d"), ("c/d", "b", "a"))):
+        root = tmp_path / str(number)
+        for name in names:
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(name)
+            path.chmod(0o644 | 0o022 * number)
+            os.utime(path, (number, number))
+            os.chown(path, number, number)
+        layers.append(rootfs.write_tar(root, tmp_path / f"{number}.tar").read_bytes())
+    assert layers[0] == layers[1]
+    with tarfile.open(tmp_path / "1.tar") as tar:
+        entries = tar.getmembers()
+    assert [entry.name for entry in entries] == ["a", "b", "c", "c/d"]
+    assert {(entry.uid, entry.gid, entry.uname, entry.gname) for entry in entries} == {(0, 0, "", "")}
+    assert len({entry.mtime for entry in entries}) == 1
 
 
 @pytest.mark.runtime
