@@ -118,6 +118,11 @@ diagrams:  ## rewrite docs/diagrams
 recording: setup  ## record a run of `make demo ONCE=1` in docs/demo.cast, for asciinema
 	@$(PY) -m scripts.recording --out docs/demo.cast -- $(MAKE) --no-print-directory demo ONCE=1
 
+.PHONY: screenshots
+screenshots:  ## record a run of the demo with Prometheus and draw the dashboards in docs/screenshots; DRAW=1 only draws again
+	@scripts/setup.sh screenshots
+	@$(PY) -m scripts.screenshots $(if $(DRAW),--draw)
+
 .PHONY: dashboards
 dashboards:  ## rewrite deploy/grafana and the panels in docs/grafana.md
 	@$(PY) -m scripts.grafana

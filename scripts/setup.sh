@@ -2,6 +2,7 @@
 # Prepares this checkout: Debian packages, Python packages, generated code, BPF objects.
 #   scripts/setup.sh demo   what `make demo` needs
 #   scripts/setup.sh test   the same, plus what `make test` and `make bench` need
+#   scripts/setup.sh screenshots   the same as for the demo, plus Prometheus, containers and a browser
 #   scripts/setup.sh colocation   the same, plus the services and batch work of `make bench-colocation`
 # Idempotent: a stamp named after the inputs' checksum makes the second run a matter of milliseconds.
 set -eu
@@ -9,11 +10,12 @@ cd "$(dirname "$0")/.."
 mode=${1:-demo}
 case $mode in
   demo) lists="scripts/apt/base.txt scripts/apt/bpf.txt"; pins=requirements/runtime.txt ;;
+  screenshots) lists="scripts/apt/base.txt scripts/apt/bpf.txt scripts/apt/screenshots.txt"; pins=requirements/runtime.txt ;;
   test) lists="scripts/apt/base.txt scripts/apt/bpf.txt scripts/apt/test.txt scripts/apt/kubernetes.txt"; pins=requirements/dev.txt ;;
   colocation)
     lists="scripts/apt/base.txt scripts/apt/bpf.txt scripts/apt/test.txt scripts/apt/kubernetes.txt scripts/apt/colocation.txt"
     pins=requirements/dev.txt ;;
-  *) echo "setup: unknown mode '$mode' (demo, test or colocation)" >&2; exit 2 ;;
+  *) echo "setup: unknown mode '$mode' (demo, screenshots, test or colocation)" >&2; exit 2 ;;
 esac
 say() { printf 'setup: %s\n' "$*"; }
 [ "$(id -u)" = 0 ] || { echo "setup: must run as root: cgroups, BPF and apt-get need it" >&2; exit 1; }
@@ -70,4 +72,4 @@ fi
 make --no-print-directory -s -C bpf
 
 # A second containerd, for tests of NRI
-[ "$mode" = demo ] || scripts/nri_containerd.sh
+case $mode in demo | screenshots) ;; *) scripts/nri_containerd.sh ;; esac

@@ -31,7 +31,8 @@ MARK = "<!-- generated from scripts/grafana: the panels -->"
 
 def page_section(page: Dashboard) -> str:
     """The section of one dashboard in docs/grafana.md."""
-    lines = [f"## {page.title}", "", page.description, "", f"`deploy/grafana/{page.uid}.json`", ""]
+    picture = f"![{page.title}: a preview from recorded data](screenshots/{page.uid}.webp)"
+    lines = [f"## {page.title}", "", page.description, "", f"`deploy/grafana/{page.uid}.json`", "", picture, ""]
     for row in page.rows:
         lines += [f"### {row.title}", "", "| panel | shows |", "| --- | --- |"]
         lines += [f"| {panel.title} | {panel.description} |" for panel in row.panels]

@@ -42,7 +42,7 @@ DEVICES_DASHBOARD = Dashboard(
                 Panel(
                     "Reports of Device",
                     "Rounds of the Device reporter in 5 minutes; skipped: nothing to report.",
-                    [Query(f"sum by (status) (increase(koordlet_device_reports_total{N}[5m]))", "{{status}}")],
+                    [Query(f"round(sum by (status) (increase(koordlet_device_reports_total{N}[5m])))", "{{status}}")],
                     stack=True,
                 ),
             ],

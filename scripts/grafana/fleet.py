@@ -204,7 +204,7 @@ FLEET_DASHBOARD = Dashboard(
                 Panel(
                     "Evictions",
                     "Evicted pods in 5 minutes, by reason.",
-                    [Query(f"sum by (reason) (increase(koordlet_pod_eviction{N}[5m]))", "{{reason}}")],
+                    [Query(f"round(sum by (reason) (increase(koordlet_pod_eviction{N}[5m])))", "{{reason}}")],
                     stack=True,
                 ),
                 Panel(

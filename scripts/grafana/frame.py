@@ -16,8 +16,8 @@ COLUMNS = 24
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 TAG = "koordlet"
 HEAT = "continuous-GrYlRd"
-SECONDS_PER_SECOND = "suffix: s/s"
-"""Grafana unit of time per time, summed over tasks or containers."""
+SECONDS_PER_SECOND = "si:s/s"
+"""Grafana unit of time per time, summed over tasks or containers; `si:`: small values get a prefix (µs/s)."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,8 @@ class Panel:
     """Legends of series that are drawn as dashed lines above the stack."""
     hide: Sequence[str] = ()
     """Columns that a table hides."""
+    columns: Sequence[str] = ()
+    """The first columns of a table, in their order."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +227,8 @@ def _transformations(panel: Panel) -> list[dict[str, Any]]:
     if panel.kind != "table":
         return []
     hidden = dict.fromkeys(("Time", "__name__", "instance", "job", *panel.hide), True)
-    return [{"id": "organize", "options": {"excludeByName": hidden, "indexByName": {}, "renameByName": {}}}]
+    order = {name: number for number, name in enumerate(panel.columns)}
+    return [{"id": "organize", "options": {"excludeByName": hidden, "indexByName": order, "renameByName": {}}}]
 
 
 _LEGEND = {"displayMode": "table", "placement": "bottom", "showLegend": True, "calcs": ["mean", "max"]}

@@ -155,15 +155,15 @@ HEALTH_DASHBOARD = Dashboard(
                     "Writes of NodeMetric, NodeResourceTopology and Device in 5 minutes, by outcome.",
                     [
                         Query(
-                            sum_by("node, status", f"increase(koordlet_node_metric_reports_total{N}[5m])"),
+                            f"round(sum by (node, status) (increase(koordlet_node_metric_reports_total{N}[5m])))",
                             "{{node}} NodeMetric {{status}}",
                         ),
                         Query(
-                            sum_by("node, status", f"increase(koordlet_node_topology_reports_total{N}[5m])"),
+                            f"round(sum by (node, status) (increase(koordlet_node_topology_reports_total{N}[5m])))",
                             "{{node}} NodeResourceTopology {{status}}",
                         ),
                         Query(
-                            sum_by("node, status", f"increase(koordlet_device_reports_total{N}[5m])"),
+                            f"round(sum by (node, status) (increase(koordlet_device_reports_total{N}[5m])))",
                             "{{node}} Device {{status}}",
                         ),
                     ],

@@ -6,6 +6,8 @@ from scripts.grafana.frame import SECONDS_PER_SECOND, Dashboard, Panel, Query, R
 from scripts.grafana.parts import (
     BY_CONTAINER,
     CONTAINER,
+    CULPRIT,
+    CULPRITS,
     INTERFERENCE_WORDS,
     NAMESPACE,
     NODE,
@@ -18,15 +20,13 @@ from scripts.grafana.parts import (
     sum_by,
 )
 
-_CULPRITS = "culprit_kind, culprit_namespace, culprit_pod, culprit"
-_CULPRIT = "{{culprit_kind}} {{culprit_namespace}}/{{culprit_pod}} {{culprit}}"
 _TRACK = f"{BY_CONTAINER}, resource, cause"
 _OF_TRACK = f"{CONTAINER} {{{{resource}}}} {{{{cause}}}}"
 
 
 def _culprits(title: str, description: str, family: str) -> Panel:
     """The ten worst culprits, stacked."""
-    query = Query(f"topk(10, sum by ({_CULPRITS}) (rate({family}{P}{R})))", _CULPRIT)
+    query = Query(f"topk(10, sum by ({CULPRITS}) (rate({family}{P}{R})))", CULPRIT)
     return Panel(title, description, [query], unit=SECONDS_PER_SECOND, stack=True)
 
 
@@ -51,7 +51,7 @@ INTERFERENCE_DASHBOARD = Dashboard(
                             "{{resource}}",
                         )
                     ],
-                    kind="stat", width=8, height=5, steps=[(None, "green"), (1, "red")],
+                    kind="stat", width=5, height=5, steps=[(None, "green"), (1, "red")],
                 ),
                 Panel(
                     "Own trouble",
@@ -65,18 +65,19 @@ INTERFERENCE_DASHBOARD = Dashboard(
                             "{{resource}}",
                         )
                     ],
-                    kind="stat", width=8, height=5, steps=[(None, "green"), (1, "orange")],
+                    kind="stat", width=5, height=5, steps=[(None, "green"), (1, "orange")],
                 ),
                 Panel(
                     "Alarms in the last hour",
                     "Alarms that began in the last hour, by resource and cause.",
                     [
                         Query(
-                            sum_by("resource, cause", f"increase(koordlet_interference_detections_total{N}[1h])"),
+                            "round(sum by (resource, cause) "
+                            f"(increase(koordlet_interference_detections_total{N}[1h])))",
                             "{{resource}} {{cause}}",
                         )
                     ],
-                    kind="stat", width=8, height=5,
+                    kind="stat", width=14, height=5,
                 ),
             ],
         ),
@@ -106,11 +107,11 @@ INTERFERENCE_DASHBOARD = Dashboard(
                     "Share of the victims' waiting caused by each culprit.",
                     [
                         Query(
-                            f"sum by ({BY_CONTAINER}, resource, {_CULPRITS}) (koordlet_interference_culprit_share{P})",
-                            f"{CONTAINER} {{{{resource}}}}: {_CULPRIT}",
+                            f"sum by ({BY_CONTAINER}, resource, {CULPRITS}) (koordlet_interference_culprit_share{P})",
+                            f"{CONTAINER} {{{{resource}}}}: {CULPRIT}",
                         )
                     ],
-                    unit="percentunit", stack=True,
+                    unit="percentunit", max=1,
                 ),
                 Panel(
                     "Time with an active alarm",
@@ -159,12 +160,13 @@ INTERFERENCE_DASHBOARD = Dashboard(
                     "Seconds in the last hour that a victim waited for a culprit; the worst 30 pairs.",
                     [
                         Query(
-                            f"topk(30, sum by ({BY_CONTAINER}, qos, {_CULPRITS}) (increase("
+                            f"topk(30, sum by ({BY_CONTAINER}, qos, {CULPRITS}) (increase("
                             f"koordlet_sched_latency_culprit_wait_seconds_total{P}[1h])))",
                             instant=True,
                         )
                     ],
                     kind="table", unit="s", width=24, height=10,
+                    columns=f"{BY_CONTAINER}, qos, {CULPRITS}".split(", "),
                 ),
                 Panel(
                     "Pressure",

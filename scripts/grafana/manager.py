@@ -56,8 +56,8 @@ MANAGER_DASHBOARD = Dashboard(
                     kind="table", hide=["Value"],
                 ),
                 Panel(
-                    "Reduction by interference",
-                    "Percent of the calculated amount that is offered, for nodes with persistent interference.",
+                    "Offered part under interference",
+                    "Percent of the calculated amount that a node with persistent interference offers.",
                     [Query(f"koord_manager_lending_percent{N}", "{{node}} {{resource}}")],
                     unit="percent", max=100,
                 ),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from scripts.grafana.frame import SECONDS_PER_SECOND, Dashboard, Panel, Query, Row
 from scripts.grafana.parts import (
+    CULPRIT,
+    CULPRITS,
     NODE,
     POD,
     TOP,
@@ -231,9 +233,9 @@ NODE_DASHBOARD = Dashboard(
                     "Seconds per second that others waited while the culprit held the CPU; the worst ten.",
                     [
                         Query(
-                            f"topk(10, sum by (culprit_kind, culprit_namespace, culprit_pod, culprit) "
+                            f"topk(10, sum by ({CULPRITS}) "
                             f"(rate(koordlet_sched_latency_culprit_wait_seconds_total{N}{R})))",
-                            "{{culprit_kind}} {{culprit_namespace}}/{{culprit_pod}} {{culprit}}",
+                            CULPRIT,
                         )
                     ],
                     unit=SECONDS_PER_SECOND, stack=True,
@@ -267,7 +269,8 @@ NODE_DASHBOARD = Dashboard(
                     "Tasks killed by the OOM killer in the last hour, by scope of the exceeded limit.",
                     [
                         Query(
-                            sum_by("pod_namespace, pod_name, scope", f"increase(koordlet_oom_kills_total{N}[1h])"),
+                            "round(sum by (pod_namespace, pod_name, scope) "
+                            f"(increase(koordlet_oom_kills_total{N}[1h])))",
                             f"{POD} {{{{scope}}}}",
                         )
                     ],
@@ -299,9 +302,9 @@ NODE_DASHBOARD = Dashboard(
                     "Seconds per second that others' requests waited while the disk served the culprit; the worst ten.",
                     [
                         Query(
-                            f"topk(10, sum by (culprit_kind, culprit_namespace, culprit_pod, culprit) "
+                            f"topk(10, sum by ({CULPRITS}) "
                             f"(rate(koordlet_block_io_culprit_wait_seconds_total{N}{R})))",
-                            "{{culprit_kind}} {{culprit_namespace}}/{{culprit_pod}} {{culprit}}",
+                            CULPRIT,
                         )
                     ],
                     unit=SECONDS_PER_SECOND, stack=True,
@@ -362,6 +365,7 @@ NODE_DASHBOARD = Dashboard(
                     "Xid errors",
                     "Xid errors per second, by number; 13, 31, 43, 45, 68 and 109 are application errors.",
                     [Query(sum_by("node, xid", rate("koordlet_gpu_xid_errors_total", N)), "{{node}} Xid {{xid}}")],
+                    unit="cps",
                 ),
             ],
         ),

@@ -14,6 +14,9 @@ BY_CONTAINER = "pod_namespace, pod_name, container_name"
 CONTAINER = "{{pod_namespace}}/{{pod_name}} {{container_name}}"
 POD = "{{pod_namespace}}/{{pod_name}}"
 TOP = 20
+CULPRITS = "culprit_kind, culprit_namespace, culprit_pod, culprit"
+CULPRIT = "{{culprit_kind}} {{culprit_namespace}} {{culprit_pod}} {{culprit}}"
+"""Without separators other than spaces: a culprit that is not a container has neither namespace nor pod."""
 
 NODE = Variable("node", "node", "koordlet_start_time", "Node")
 NAMESPACE = Variable("namespace", "pod_namespace", f"koordlet_pod_cpu_usage_cores{N}", "Namespace")

@@ -6,6 +6,8 @@ from scripts.grafana.frame import SECONDS_PER_SECOND, Dashboard, Panel, Query, R
 from scripts.grafana.parts import (
     BY_CONTAINER,
     CONTAINER,
+    CULPRIT,
+    CULPRITS,
     INTERFERENCE_WORDS,
     NAMESPACE,
     NODE,
@@ -18,8 +20,6 @@ from scripts.grafana.parts import (
     rate,
     sum_by,
 )
-
-_CULPRIT = "{{culprit_kind}} {{culprit_namespace}}/{{culprit_pod}} {{culprit}}"
 
 
 def _batch(family: str, resource: str, factor: str = "") -> str:
@@ -119,9 +119,9 @@ POD_DASHBOARD = Dashboard(
                     "Seconds per second that the chosen pods waited while the culprit held the CPU.",
                     [
                         Query(
-                            f"topk(10, sum by (culprit_kind, culprit_namespace, culprit_pod, culprit) "
+                            f"topk(10, sum by ({CULPRITS}) "
                             f"(rate(koordlet_sched_latency_culprit_wait_seconds_total{P}{R})))",
-                            _CULPRIT,
+                            CULPRIT,
                         )
                     ],
                     unit=SECONDS_PER_SECOND, stack=True,
@@ -196,12 +196,12 @@ POD_DASHBOARD = Dashboard(
                     "Share of the memory pressure on the chosen pods caused by each culprit's allocations.",
                     [
                         Query(
-                            f"sum by ({BY_CONTAINER}, culprit_kind, culprit_namespace, culprit_pod, culprit) "
+                            f"sum by ({BY_CONTAINER}, {CULPRITS}) "
                             f"(koordlet_mem_stall_culprit_share{P})",
-                            f"{CONTAINER}: {_CULPRIT}",
+                            f"{CONTAINER}: {CULPRIT}",
                         )
                     ],
-                    unit="percentunit", stack=True, width=24,
+                    unit="percentunit", max=1, width=24,
                 ),
             ],
         ),
@@ -245,9 +245,9 @@ POD_DASHBOARD = Dashboard(
                     "Seconds per second that the chosen pods' requests waited while the disk served the culprit.",
                     [
                         Query(
-                            f"topk(10, sum by (culprit_kind, culprit_namespace, culprit_pod, culprit) "
+                            f"topk(10, sum by ({CULPRITS}) "
                             f"(rate(koordlet_block_io_culprit_wait_seconds_total{P}{R})))",
-                            _CULPRIT,
+                            CULPRIT,
                         )
                     ],
                     unit=SECONDS_PER_SECOND, stack=True,
@@ -277,9 +277,9 @@ POD_DASHBOARD = Dashboard(
                     "Seconds per second that softirqs for the culprit's packets took from the chosen pods.",
                     [
                         Query(
-                            f"topk(10, sum by (culprit_kind, culprit_namespace, culprit_pod, culprit) "
+                            f"topk(10, sum by ({CULPRITS}) "
                             f"(rate(koordlet_net_softirq_culprit_seconds_total{P}{R})))",
-                            _CULPRIT,
+                            CULPRIT,
                         )
                     ],
                     unit=SECONDS_PER_SECOND, stack=True, width=8,

@@ -10,6 +10,8 @@ _ATTEMPT = "scheduler_scheduling_attempt_duration_seconds"
 _POINT = "scheduler_framework_extension_point_duration_seconds"
 _PLUGIN = "scheduler_plugin_execution_duration_seconds"
 _SLI = "scheduler_pod_scheduling_sli_duration_seconds"
+_UNBOUNDED = 1e17
+"""The default quota has a bound above this, in milli-cores and in bytes."""
 
 
 def _mean(histogram: str, selector: str, by: str = "") -> str:
@@ -22,9 +24,10 @@ def _mean(histogram: str, selector: str, by: str = "") -> str:
     return f"{summed('sum')} / {summed('count')}"
 
 
-def _quota(field: str) -> str:
-    """A figure of every quota."""
-    return f'max by (name, resource) (scheduler_elastic_quota_status{{field="{field}"}})'
+def _quota(field: str, resource: str = "") -> str:
+    """A figure of every quota; `resource`: only of that one."""
+    chosen = f',resource="{resource}"' if resource else ""
+    return f'max by (name, resource) (scheduler_elastic_quota_status{{field="{field}"{chosen}}})'
 
 
 def _reservation(type: str) -> str:
@@ -151,19 +154,27 @@ SCHEDULER_DASHBOARD = Dashboard(
                 Panel(
                     "Use of runtime",
                     "Part of what each quota may use now that its pods use; above 1: others ask for what it borrowed.",
-                    [Query(f"{_quota('used')} / ({_quota('runtime')} > 0)", "{{name}} {{resource}}")],
+                    [Query(f"{_quota('used')} / ({_quota('runtime')} > 0 < {_UNBOUNDED})", "{{name}} {{resource}}")],
                     unit="percentunit", width=8,
                 ),
                 Panel(
                     "Waiting requests",
-                    "Requests of pods that have no node yet, per quota; cpu in milli-cores, memory in bytes.",
-                    [Query(f"{_quota('child-request')} - {_quota('used')}", "{{name}} {{resource}}")],
+                    "Requests of pods that have no node yet, per quota; cores, Gi of memory.",
+                    [
+                        Query(
+                            " or ".join(
+                                f"({_quota('child-request', resource)} - {_quota('used', resource)}) / {divisor}"
+                                for resource, divisor in (("cpu", 1000), ("memory", 2**30))
+                            ),
+                            "{{name}} {{resource}}",
+                        )
+                    ],
                     width=8,
                 ),
                 Panel(
                     "Use of max",
-                    "Part of the upper bound of each quota that its pods use.",
-                    [Query(f"{_quota('used')} / ({_quota('max')} > 0)", "{{name}} {{resource}}")],
+                    "Part of the upper bound of each quota that its pods use; quotas without a bound are left out.",
+                    [Query(f"{_quota('used')} / ({_quota('max')} > 0 < {_UNBOUNDED})", "{{name}} {{resource}}")],
                     unit="percentunit", width=8,
                 ),
             ],
