@@ -174,7 +174,7 @@ def designating(
 ) -> tuple[plain.PlainNeed, Pod]:
     """The pod designates what it would get on the empty node, without one device if `short`. Others may hold them."""
     empty = verdict(need, replace(at, pods={}), most)
-    if isinstance(empty, str):
+    if isinstance(empty, str) or any(request.for_all for request in need.requests.values()):  # "all" is what it names
         return need, pod
     if short:
         empty = {kind: listed[1:] for kind, listed in empty.items() if len(listed) > 1}
