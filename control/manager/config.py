@@ -53,12 +53,10 @@ class ConfigCache:
         namespace: str,
         name: str,
         registry: CollectorRegistry | None = None,
-        extensions: tuple[ExtensionPlugin, ...] = EXTENSIONS,
         strict_parity: bool = False,
     ) -> None:
         self.name = "slo-config"
         self.informer = ObjectInformer(client, ConfigMap, name, namespace, name="slo-config")
-        self.extensions = extensions
         self.extension_values: Mapping[str, Any] = {}
         """Extension plug-in -> its parsed part of the ConfigMap; see `extensions_for_node`."""
         self._current: SLOConfig = UNREAD
@@ -115,7 +113,7 @@ class ConfigCache:
         before = self._current
         values = self.extension_values
         after, problems = configmap.load(before, config.data)
-        self.extension_values, extension_errors = merge_extensions(self.extensions, values, config.data)
+        self.extension_values, extension_errors = merge_extensions(EXTENSIONS, values, config.data)
         self._current = after
         self._metrics.loads.inc()
         self._unsent = []

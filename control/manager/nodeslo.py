@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from control.manager.config import EXTENSIONS
 from control.manager.context import ManagerContext
 from control.manager.metrics import FAILED, SUCCEEDED, ManagerMetrics
 from control.manager.nodeobjects import NodeObjectController
@@ -52,7 +53,6 @@ class NodeSLOController(NodeObjectController[NodeSLO]):
         metrics = ManagerMetrics.of(context.internal)
         super().__init__(context, metrics.node_slo)
         self._parsed = metrics.node_slo_parse
-        self._extensions = context.config.extensions
 
     def desired(self, node: Node, existing: NodeSLO | None) -> Mapping[str, Any] | None:
         config = self.context.config.current
@@ -85,7 +85,7 @@ class NodeSLOController(NodeObjectController[NodeSLO]):
                 value=annotations.get(names.ANNOTATION_NETWORK_BANDWIDTH),
             )
         kept = extension_values(existing.spec.extensions) if existing is not None else {}
-        values, errors = extensions_for_node(self._extensions, labels, self.context.config.extension_values, kept)
+        values, errors = extensions_for_node(EXTENSIONS, labels, self.context.config.extension_values, kept)
         for plugin, message in errors.items():
             log.warning(
                 "Cannot compute an extension, keeping its value", node=node.metadata.name, plugin=plugin, reason=message

@@ -202,8 +202,8 @@ CRD = "apiextensions.k8s.io/customresourcedefinitions"
 class Kinds:
     """All served kinds, by key and by group; `generation` counts the changes of the set."""
 
-    def __init__(self, builtin: tuple[ResourceKind, ...] = BUILTIN) -> None:
-        self._by_key = {k.key: k for k in builtin}
+    def __init__(self) -> None:
+        self._by_key = {k.key: k for k in BUILTIN}
         self.generation = 0
 
     def __iter__(self) -> Iterator[ResourceKind]:

@@ -35,10 +35,10 @@ def translate_name(priority_class: str, resource: str) -> str:
     return _TRANSLATED.get(priority_class, {}).get(resource, resource)
 
 
-def without_deprecated(resources: Resources, table: Mapping[str, str] = DEPRECATED) -> ResourceList:
+def without_deprecated(resources: Resources) -> ResourceList:
     """A list with deprecated names replaced; if the new name exists already, both are kept."""
     renamed = dict(resources)
-    for old, new in table.items():
+    for old, new in DEPRECATED.items():
         if old in renamed and new not in renamed:
             renamed[new] = renamed.pop(old)
     return renamed

@@ -11,7 +11,6 @@ omit. Existing objects are only written by patches of named fields.
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -55,12 +54,11 @@ class Client:
         *,
         clock: Clock = SYSTEM_CLOCK,
         registry: CollectorRegistry | None = None,
-        rng: random.Random | None = None,
     ) -> None:
         self.config = config
         self.clock = clock
         self.registry = registry
-        self.transport = Transport(config, clock=clock, registry=registry, rng=rng)
+        self.transport = Transport(config, clock=clock, registry=registry)
 
     async def __aenter__(self) -> Client:
         return self
@@ -235,22 +233,17 @@ class Client:
         *,
         status: Mapping[str, Any] | msgspec.Struct,
         resource_version: str | None = None,
-        field_manager: str | None = None,
-        resource: ApiResource | type | None = None,
     ) -> T:
         """Merge `status` (owned fields; null deletes one) into the object's status.
 
         Uses the status subresource if the kind has one. With `resource_version` it raises Conflict if the object has
         changed since.
         """
-        r = resource_of(type, resource)
         body: dict[str, Any] = {"status": wire.to_builtins(status)}
         if resource_version:
             body["metadata"] = {"resourceVersion": resource_version}
-        subresource = "status" if r.status_subresource else None
-        return await self.patch(
-            type, name, namespace, body=body, subresource=subresource, field_manager=field_manager, resource=r
-        )
+        subresource = "status" if resource_of(type).status_subresource else None
+        return await self.patch(type, name, namespace, body=body, subresource=subresource)
 
     async def delete(
         self,

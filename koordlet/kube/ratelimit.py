@@ -67,13 +67,11 @@ class ExponentialBackoff:
         base: float,
         maximum: float,
         *,
-        factor: float = 2.0,
         jitter: float = 1.0,
         rng: random.Random | None = None,
     ) -> None:
         self._base = base
         self._maximum = maximum
-        self._factor = factor
         self._jitter = jitter
         self._rng = rng or random.Random()
         self.failures = 0
@@ -81,7 +79,7 @@ class ExponentialBackoff:
     def next(self) -> float:
         """Count a failure and return the delay in seconds."""
         # The exponent is bounded so that a long series of failures does not overflow a float.
-        delay = min(self._maximum, self._base * self._factor ** min(self.failures, 60))
+        delay = min(self._maximum, self._base * 2.0 ** min(self.failures, 60))
         self.failures += 1
         return delay * (1 + self._jitter * self._rng.random())
 

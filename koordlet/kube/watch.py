@@ -60,10 +60,9 @@ class WatchEvent(Generic[T]):
 class LineSplitter:
     """Splits a byte stream into lines in linear time, independent of the sizes of lines and pieces."""
 
-    def __init__(self, limit: int = MAX_LINE_BYTES) -> None:
+    def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = 0
-        self._limit = limit
 
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that `data` completes, without line ends and without blank lines."""
@@ -80,8 +79,8 @@ class LineSplitter:
         if head:
             self._parts.append(head)
             self._size += len(head)
-            if self._size > self._limit:
-                raise MalformedStream(f"a line of more than {self._limit} bytes")
+            if self._size > MAX_LINE_BYTES:
+                raise MalformedStream(f"a line of more than {MAX_LINE_BYTES} bytes")
         return lines
 
     @property

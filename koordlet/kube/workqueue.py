@@ -25,6 +25,7 @@ from koordlet.kube.ratelimit import TokenBucket
 log = get_logger(__name__)
 K = TypeVar("K", bound=Hashable)
 
+_BASE_DELAY_S = 0.005
 _MAX_STALE_ENTRIES = 64
 """Stale entries of the timer heap that are tolerated, in addition to one per delayed item."""
 
@@ -40,7 +41,6 @@ class WorkQueue(Generic[K]):
         self,
         name: str,
         *,
-        base_delay: float = 0.005,
         max_delay: float = 1000.0,
         qps: float = 10.0,
         burst: int = 100,
@@ -48,7 +48,6 @@ class WorkQueue(Generic[K]):
         registry: CollectorRegistry | None = None,
     ) -> None:
         self.name = name
-        self._base_delay = base_delay
         self._max_delay = max_delay
         self._clock = clock
         self._bucket = TokenBucket(qps, burst, clock=clock)
@@ -103,7 +102,7 @@ class WorkQueue(Generic[K]):
         failures = self._failures.get(item, 0)
         self._failures[item] = failures + 1
         self._metrics.retries.labels(self.name).inc()
-        own = min(self._max_delay, self._base_delay * 2 ** min(failures, 60))
+        own = min(self._max_delay, _BASE_DELAY_S * 2 ** min(failures, 60))
         self.add_after(item, max(own, self._bucket.reserve()))
 
     def forget(self, item: K) -> None:

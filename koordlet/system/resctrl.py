@@ -148,9 +148,9 @@ def mba_value(percent: int, vendor: str) -> int:
     return -(-percent // 10) * 10
 
 
-def read_schemata(group: Path, caches: int = -1) -> Schemata | None:
+def read_schemata(group: Path) -> Schemata | None:
     text = read_text(group / "schemata")
-    return None if text is None else parse_schemata(text, caches, str(group / "schemata"))
+    return None if text is None else parse_schemata(text, path=str(group / "schemata"))
 
 
 def read_cbm_mask(root: Path) -> int | None:

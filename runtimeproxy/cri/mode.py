@@ -31,9 +31,8 @@ class RuntimeClient:
     """The proxy's own calls to the runtime (a `recover.RuntimeService`), in CRI v1 if the runtime has it, else
     v1alpha2."""
 
-    def __init__(self, socket: Path, *, timeout: float = RUNTIME_TIMEOUT_S) -> None:
+    def __init__(self, socket: Path) -> None:
         self._socket = str(socket)
-        self._timeout = timeout
         self._service: str | None = None
 
     async def call(self, method: str, request: bytes) -> bytes:
@@ -52,12 +51,12 @@ class RuntimeClient:
     async def _call(self, method: str, request: bytes) -> bytes:
         """On a new connection: a local runtime accepts thousands a second."""
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(RUNTIME_TIMEOUT_S):
                 client = await UnaryClient.connect(self._socket, USER_AGENT)
         except (OSError, TimeoutError) as error:
             raise GrpcCallError(f"cannot connect: {error or 'no response'}") from error
         try:
-            return await client.call(method, request, self._timeout)
+            return await client.call(method, request, RUNTIME_TIMEOUT_S)
         finally:
             await client.close(0.0)
 

@@ -207,9 +207,9 @@ class ChunkedBody(HttpBody):
         self.done = not line
 
 
-def request_body(head: HttpRequest, sink: Sink | None = None) -> HttpBody:
+def request_body(head: HttpRequest) -> HttpBody:
     """The body of a request; raises NotHttp1 when its framing is ambiguous or unknown."""
-    return _framed(head, sink) or LengthBody(0)
+    return _framed(head, None) or LengthBody(0)
 
 
 def response_body(head: HttpResponse, method: bytes | None, sink: Sink | None = None) -> HttpBody | None:

@@ -22,7 +22,7 @@ from control.ctl.cluster.pods import Directory
 from control.ctl.cluster.portforward import Forwarder, PodPort, forwarded
 from control.ctl.errors import CtlError
 from control.manifestfiles import VIEWER
-from koordlet.api.names import PAGE_TOKEN_HEADER, PAGES_AUDIENCE
+from koordlet.api.names import KOORDINATOR_NAMESPACE, PAGE_TOKEN_HEADER, PAGES_AUDIENCE
 from koordlet.kube import Client, ClientConfig, KubeError
 from koordlet.kube.errors import ConfigError
 
@@ -110,7 +110,7 @@ class ClusterSources:
         return {"Authorization": f"Bearer {self._token}", PAGE_TOKEN_HEADER: self._token}
 
     async def _view_token(self) -> str:
-        path = f"/api/v1/namespaces/{self.pods.namespace}/serviceaccounts/{VIEWER}/token"
+        path = f"/api/v1/namespaces/{KOORDINATOR_NAMESPACE}/serviceaccounts/{VIEWER}/token"
         body = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",

@@ -100,9 +100,8 @@ def leader_of(pods: Sequence[ServingPod], identity: str) -> ServingPod | None:
 class Directory:
     """Looks up pods of the system."""
 
-    def __init__(self, client: Client, namespace: str = KOORDINATOR_NAMESPACE) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
-        self.namespace = namespace
 
     async def koordlet(self, node: str) -> PodPort:
         """koordlet on this node. Raises CtlError."""
@@ -111,7 +110,7 @@ class Directory:
         if not running:
             raise CtlError(
                 f"no koordlet runs on node {node}",
-                f"`kubectl -n {self.namespace} get pods -o wide -l {LABEL}={KOORDLET}` lists them.",
+                f"`kubectl -n {KOORDINATOR_NAMESPACE} get pods -o wide -l {LABEL}={KOORDLET}` lists them.",
             )
         return port_of(next((pod for pod in running if pod.ready), running[0]), KOORDLET_PORT)
 
@@ -121,7 +120,7 @@ class Directory:
         leader = leader_of(pods, await self._leader(SCHEDULER))
         if leader is None:
             raise CtlError(
-                "no koord-scheduler is ready", f"`kubectl -n {self.namespace} get pods -l {LABEL}={SCHEDULER}`"
+                "no koord-scheduler is ready", f"`kubectl -n {KOORDINATOR_NAMESPACE} get pods -l {LABEL}={SCHEDULER}`"
             )
         return port_of(leader, SCHEDULER_PORT)
 
@@ -130,11 +129,11 @@ class Directory:
         selector = f"{LABEL}={app}" if app else LABEL
         params = {"labelSelector": selector} | ({"fieldSelector": fields} if fields else {})
         try:
-            path = f"/api/v1/namespaces/{self.namespace}/pods"
+            path = f"/api/v1/namespaces/{KOORDINATOR_NAMESPACE}/pods"
             items = json.loads(await self._client.raw("GET", path, params=params)).get("items") or []
         except KubeError as error:
             raise CtlError(
-                f"cannot list the pods of {self.namespace}: {error}",
+                f"cannot list the pods of {KOORDINATOR_NAMESPACE}: {error}",
                 "Choose the API server with --kubeconfig and --context.",
             ) from error
         return [decode(json.dumps(item), ServingPod, where=selector) for item in items]
@@ -158,7 +157,7 @@ class Directory:
 
     async def _leader(self, lease: str) -> str:
         """The identity of the leader; "" if it is not known."""
-        path = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases/{lease}"
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{KOORDINATOR_NAMESPACE}/leases/{lease}"
         try:
             return decode(await self._client.raw("GET", path), _Lease, where=path).spec.holder_identity
         except KubeError:

@@ -128,14 +128,14 @@ def made_by_kubelet(kubelet_root: Path) -> list[str]:
     return [str(path) for path in made]
 
 
-def port_busy(port: int, host: str = "127.0.0.1") -> bool:
+def port_busy(port: int) -> bool:
     """Whether a process listens on the port; 0 is never busy."""
     if port == 0:
         return False
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            probe.bind(("127.0.0.1", port))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 return True

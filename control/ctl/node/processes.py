@@ -102,11 +102,11 @@ def stop(process: ProcessId, seconds: float) -> bool:
     return False
 
 
-def marked(state_dir: Path, proc: Path = PROC) -> list[MarkedProcess]:
+def marked(state_dir: Path) -> list[MarkedProcess]:
     """All live processes that belong to `state_dir`, by pid."""
     mark = f"{MARK}={state_dir}"
     processes: list[MarkedProcess] = []
-    for entry in proc.iterdir():
+    for entry in PROC.iterdir():
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
             continue
         try:
@@ -116,7 +116,7 @@ def marked(state_dir: Path, proc: Path = PROC) -> list[MarkedProcess]:
             continue  # ended meanwhile, or not readable
         if mark not in environ:
             continue
-        process = identify(int(entry.name), proc)
+        process = identify(int(entry.name))
         if process is not None:
             part = next((e.partition("=")[2] for e in environ if e.startswith(f"{PART}=")), "")
             processes.append(MarkedProcess(process, part, tuple(argv)))

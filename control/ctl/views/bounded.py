@@ -10,11 +10,11 @@ MAX_BODY_BYTES: Final = 32 << 20
 """`/top` of a node with 110 pods has 0.3 MB."""
 
 
-async def read_bounded(response: aiohttp.ClientResponse, limit: int = MAX_BODY_BYTES) -> bytes:
+async def read_bounded(response: aiohttp.ClientResponse) -> bytes:
     """The body, after decompression. Raises ClientPayloadError if it is longer."""
     body = bytearray()
     async for piece in response.content.iter_any():
         body += piece
-        if len(body) > limit:
-            raise aiohttp.ClientPayloadError(f"the response has more than {limit >> 20} MiB")
+        if len(body) > MAX_BODY_BYTES:
+            raise aiohttp.ClientPayloadError(f"the response has more than {MAX_BODY_BYTES >> 20} MiB")
     return bytes(body)

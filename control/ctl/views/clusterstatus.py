@@ -10,6 +10,7 @@ from rich.table import Table
 from control.ctl.cluster.access import opened
 from control.ctl.cluster.pods import KOORDLET, MANAGER, SCHEDULER, ServingPod
 from control.ctl.errors import CtlError
+from koordlet.api.names import KOORDINATOR_NAMESPACE
 
 COMPONENTS = (MANAGER, SCHEDULER, KOORDLET)
 
@@ -35,7 +36,7 @@ async def fetch_components(kubeconfig: str | None, context: str | None) -> list[
         pods = await cluster.pods.pods()
         if not pods:
             raise CtlError(
-                f"namespace {cluster.pods.namespace} has no pods of the system",
+                f"namespace {KOORDINATOR_NAMESPACE} has no pods of the system",
                 "docs/install.md describes the installation.",
             )
     return components_of(pods)

@@ -18,12 +18,12 @@ Json = dict[str, Any]
 T = TypeVar("T")
 
 
-def typed(obj: Json, type: type[T], *, where: str = "") -> T:
+def typed(obj: Json, type: type[T]) -> T:
     """`obj` as a struct. Raises WireError, which names the field."""
     try:
         return msgspec.convert(obj, type, dec_hook=wire.dec_hook)
     except msgspec.ValidationError:
-        return wire.convert(obj, type, where=where)  # slower: accepts lenient values, and its error names the field
+        return wire.convert(obj, type)  # slower: accepts lenient values, and its error names the field
 
 
 def copied(value: Any) -> Any:

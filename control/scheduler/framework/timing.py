@@ -145,7 +145,7 @@ class PluginTimer:
 
 
 def sampled(
-    observe: Callable[[tuple[str, ...], float], object], now: Callable[[], float] = perf_counter
+    observe: Callable[[tuple[str, ...], float], object],
 ) -> Callable[[Plugin, str, Callable[..., Any]], Callable[..., Any]]:
     """For methods outside cycles (PreEnqueue, NextPod): `timed(plugin, point, method)` observes every tenth call."""
 
@@ -157,9 +157,9 @@ def sampled(
             calls += 1
             if calls % SAMPLE_INTERVAL:
                 return method(*args)
-            begun = now()
+            begun = perf_counter()
             result = method(*args)
-            observe((plugin.name, point, _status(plugin, point, result)), now() - begun)
+            observe((plugin.name, point, _status(plugin, point, result)), perf_counter() - begun)
             return result
 
         return call

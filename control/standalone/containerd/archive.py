@@ -91,13 +91,13 @@ def write_archive(path: Path, images: Sequence[Image]) -> None:
             tar.addfile(_entry(name, 0o644, size=len(data)), io.BytesIO(data))
 
 
-def busybox_layer(busybox: Path = BUSYBOX, applets: Sequence[str] = APPLETS) -> bytes:
+def busybox_layer(busybox: Path = BUSYBOX) -> bytes:
     """A root file system with one static busybox, links to its applets, and the usual empty directories."""
     program = busybox.read_bytes()
     if not program.startswith(b"\x7fELF") or _needs_interpreter(program):
         raise ValueError(f"{busybox} is not a static program: install busybox-static")
     files = {"bin/busybox": program, "etc/passwd": b"root:x:0:0:root:/root:/bin/sh\n", "etc/group": b"root:x:0:\n"}
-    links = {f"bin/{name}": "busybox" for name in applets}
+    links = {f"bin/{name}": "busybox" for name in APPLETS}
     return tree_layer(("bin", "dev", "etc", "home", "proc", "root", "sys", "tmp", "usr", "var"), files, links)
 
 

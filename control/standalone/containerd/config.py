@@ -59,9 +59,10 @@ def missing() -> str | None:
     return f"not installed: {', '.join(absent)}" if absent else None
 
 
-def may_protect(status: Path = Path("/proc/self/status")) -> bool:
+def may_protect() -> bool:
     """Whether this process may lower oom_score_adj (CAP_SYS_RESOURCE). Without it runc fails on a sandbox's -998."""
-    capabilities = next(line for line in status.read_text().splitlines() if line.startswith("CapEff:"))
+    status = Path("/proc/self/status").read_text()
+    capabilities = next(line for line in status.splitlines() if line.startswith("CapEff:"))
     return bool(int(capabilities.split()[1], 16) >> CAP_SYS_RESOURCE & 1)
 
 

@@ -43,9 +43,9 @@ def rewrite(bundle: str) -> None:
             json.dump(spec, handle)
 
 
-def write_wrapper(file: Path, runc: str, python: str = sys.executable) -> None:
+def write_wrapper(file: Path, runc: str) -> None:
     """Write the wrapper script for containerd's BinaryName option."""
-    words = [python, "-S", "-E", os.path.abspath(__file__), runc]  # noqa: PTH100
+    words = [sys.executable, "-S", "-E", os.path.abspath(__file__), runc]  # noqa: PTH100
     file.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
     file.chmod(0o755)
 

@@ -39,10 +39,9 @@ _STATUS = WriteOptions(subresource="status", field_manager="kube-controller-mana
 class NodeLifecycle(EmbeddedController):
     name = "node-lifecycle"
 
-    def __init__(self, registry: ObjectRegistry, monotonic: Callable[[], float], grace: float = GRACE_SECONDS) -> None:
+    def __init__(self, registry: ObjectRegistry, monotonic: Callable[[], float]) -> None:
         super().__init__(registry)
         self._monotonic = monotonic
-        self._grace = grace
         self._observed: dict[str, tuple[tuple[Any, Any], float]] = {}
         """Node -> ((renewTime, lastHeartbeatTime), monotonic time at which they changed)."""
         self._marked: set[str] = set()
@@ -64,13 +63,13 @@ class NodeLifecycle(EmbeddedController):
             self._marked.discard(name)
             return None
         silent = self._monotonic() - self._last_seen(name, node)
-        if silent >= self._grace:
+        if silent >= GRACE_SECONDS:
             await self._mark_unknown(name, node)
             node = self.registry.find(NODE, None, name) or node
         else:
             self._marked.discard(name)
         await self._set_taints(name, desired_taints(node))
-        return max(0.5, self._grace - silent) if silent < self._grace else self._grace
+        return max(0.5, GRACE_SECONDS - silent) if silent < GRACE_SECONDS else GRACE_SECONDS
 
     def _last_seen(self, name: str, node: Json) -> float:
         lease = self.registry.store.get(LEASES, LEASE_NAMESPACE, name)

@@ -24,12 +24,9 @@ _STATUS = WriteOptions(subresource="status", field_manager="kube-controller-mana
 class PodGarbage(EmbeddedController):
     name = "pod-garbage"
 
-    def __init__(
-        self, registry: ObjectRegistry, monotonic: Callable[[], float], quarantine: float = QUARANTINE_SECONDS
-    ) -> None:
+    def __init__(self, registry: ObjectRegistry, monotonic: Callable[[], float]) -> None:
         super().__init__(registry)
         self._monotonic = monotonic
-        self._quarantine = quarantine
         self._missing: dict[str, float] = {}  # node -> monotonic time since which it is missing
 
     def watches(self) -> dict[str, Mapper]:
@@ -55,7 +52,7 @@ class PodGarbage(EmbeddedController):
             self._missing.pop(node, None)
             return None
         since = self._missing.setdefault(node, self._monotonic())
-        left = since + self._quarantine - self._monotonic()
+        left = since + QUARANTINE_SECONDS - self._monotonic()
         if left > 0:
             return left
         await self._remove(key, pod)

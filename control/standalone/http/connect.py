@@ -38,13 +38,11 @@ RETRY_SECONDS = 5
 class PodStreams:
     """Serves the subresources in `connectoptions.CONNECTS`."""
 
-    def __init__(
-        self, registry: ObjectRegistry, kubelet: KubeletProxy, authorizer: Authorizer, slots: StreamSlots | None = None
-    ) -> None:
+    def __init__(self, registry: ObjectRegistry, kubelet: KubeletProxy, authorizer: Authorizer) -> None:
         self._registry = registry
         self._kubelet = kubelet
         self._authorizer = authorizer
-        self._slots = StreamSlots() if slots is None else slots
+        self._slots = StreamSlots()
         self._tasks: set[asyncio.Task[object]] = set()
 
     @property

@@ -10,11 +10,10 @@ from typing import Any
 from aiohttp import web
 
 from control.standalone.http.responses import text_response
+from control.standalone.schema.openapi import VERSION
 
 Check = Callable[[], str | None]
 """None when healthy, else the problem."""
-
-VERSION = "v1.37.0"
 
 
 class ServerHealth:

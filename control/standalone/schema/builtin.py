@@ -54,8 +54,8 @@ _CLASS_NAME = re.compile(r"^(?:[A-Z][a-z]+)*?(V\d+(?:alpha\d+|beta\d+)?)([A-Z]\w
 class Builtins:
     """Schemas of the kinds in `kinds.BUILTIN`, made on demand and cached."""
 
-    def __init__(self, models: BuiltinModels | None = None) -> None:
-        self.models = models if models is not None else BuiltinModels()
+    def __init__(self) -> None:
+        self.models = BuiltinModels()
         self._schemas: dict[str, Schema] = {}
         self._definitions: dict[str, Definition] | None = None
 

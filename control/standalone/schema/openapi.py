@@ -25,6 +25,7 @@ log = get_logger(__name__)
 Json = dict[str, Any]
 
 TITLE = "Kubernetes"
+VERSION = "v1.37.0"
 _GVK = "x-kubernetes-group-version-kind"
 _V2, _V3 = "#/definitions/", "#/components/schemas/"
 _ACTIONS = {
@@ -61,10 +62,9 @@ _PATCH_TYPES = (
 class OpenAPI:
     """The documents of `kinds`; every method is fast after the first call for a set of kinds."""
 
-    def __init__(self, kinds: Kinds, builtins: Builtins, version: str = "v1.37.0") -> None:
+    def __init__(self, kinds: Kinds, builtins: Builtins) -> None:
         self._kinds = kinds
         self._builtins = builtins
-        self._version = version
         self._generation = -1
         self._cache: dict[str, bytes] = {}
 
@@ -119,7 +119,7 @@ class OpenAPI:
                 paths.update(_paths(kind, version, _V2, v3=False))
         return {
             "swagger": "2.0",
-            "info": {"title": TITLE, "version": self._version},
+            "info": {"title": TITLE, "version": VERSION},
             "paths": paths,
             "definitions": definitions,
         }
@@ -163,7 +163,7 @@ class OpenAPI:
                 roots.extend(references(builtin[name]))
         return {
             "openapi": "3.0.0",
-            "info": {"title": TITLE, "version": self._version},
+            "info": {"title": TITLE, "version": VERSION},
             "paths": paths,
             "components": {"schemas": dict(sorted(schemas.items()))},
         }

@@ -33,9 +33,7 @@ _RESPONSE_HEADERS: Final = (
 )
 
 
-async def pass_through(
-    request: web.BaseRequest, endpoint: Endpoint, path: str, idle_seconds: float = IDLE_SECONDS
-) -> web.StreamResponse:
+async def pass_through(request: web.BaseRequest, endpoint: Endpoint, path: str) -> web.StreamResponse:
     """The response of the handler. Raises OSError if the other server gives no valid response."""
     headers = [(name, value) for name in _REQUEST_HEADERS for value in request.headers.getall(name, ())]
     try:
@@ -46,7 +44,7 @@ async def pass_through(
         answered = [(name, value) for name in _RESPONSE_HEADERS for value in server.headers.get_all(name, ())]
         client = TakenConnection(request, answered)
         await client.prepare()
-        await relay(client, server, idle_seconds)
+        await relay(client, server, IDLE_SECONDS)
         return client.response
     finally:
         server.close()

@@ -117,8 +117,8 @@ class FrameEncoder:
         return control_frame(SYN_STREAM, struct.pack(">IIBB", stream, 0, 0, 0) + packed)
 
 
-def control_frame(kind: int, payload: bytes, flags: int = 0) -> bytes:
-    return _HEAD.pack(_CONTROL | VERSION << 16 | kind, flags << 24 | len(payload)) + payload
+def control_frame(kind: int, payload: bytes) -> bytes:
+    return _HEAD.pack(_CONTROL | VERSION << 16 | kind, len(payload)) + payload
 
 
 def data_frame(stream: int, data: bytes, *, fin: bool = False) -> bytes:

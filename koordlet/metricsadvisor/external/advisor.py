@@ -7,7 +7,7 @@ exporter cannot delay koordlet: time, size and number of series are bounded, and
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import aiohttp
@@ -25,8 +25,6 @@ MAX_ANSWER_BYTES = 4 << 20
 KEPT_INTERVALS = 3
 FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 """What a scrape raises: connection, status, size, encoding."""
-
-Fetch = Callable[[str], Awaitable[str]]
 
 
 async def fetch(url: str) -> str:
@@ -62,14 +60,12 @@ class ExternalAdvisor:
         workloads: Callable[[], Workloads],
         conditions: CollectorConditions,
         *,
-        fetch: Fetch = fetch,
         clock: Callable[[], float] = boot_clock,
     ) -> None:
         self.config = config
         self.name = f"external-{config.name}"
         self._workloads = workloads
         self._conditions = conditions
-        self._fetch = fetch
         self._clock = clock
         self._last: _Reading | None = None
         self._figures: Mapping[str, Mapping[str, float]] = {}
@@ -79,7 +75,7 @@ class ExternalAdvisor:
         """Scrape; a failure leaves the last figures until they are too old."""
         config = self.config
         try:
-            text = await self._fetch(config.url)
+            text = await fetch(config.url)
         except FAILURES as error:
             self._conditions.down(self.name, f"{type(error).__name__}: {error}"[:200], config.url)
             return

@@ -324,9 +324,9 @@ def open_pinned(path: Path) -> int:
 ITER_DESCENDANTS_PRE = 2
 
 
-def cgroup_iter(order: int, cgroup_fd: int = 0, cgroup_id: int = 0) -> bytes:
-    """``union bpf_iter_link_info`` of an ``iter/cgroup`` program; neither descriptor nor id means the root of v2."""
-    return struct.pack("=IIQ", order, cgroup_fd, cgroup_id)
+def cgroup_iter(order: int, cgroup_fd: int = 0) -> bytes:
+    """``union bpf_iter_link_info`` of an ``iter/cgroup`` program; no descriptor means the root of v2."""
+    return struct.pack("=IIQ", order, cgroup_fd, 0)
 
 
 def iterator(link_fd: int) -> int:

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
 from koordlet.system.cgroup.owners import OwnerKind, classify
 
+MIN_INTERVAL_S = 2.0
+"""Between two walks for unknown ids."""
+
 MAX_REMOVED_IDS = 4096
 """Ids of removed cgroups whose owner is kept."""
 
@@ -69,10 +72,9 @@ def _owner_by_path(path: str, parent: Owner | None) -> Owner:
 class CgroupIndex:
     """Call `refresh` with the current subjects before a series of `owner` calls."""
 
-    def __init__(self, walk: Callable[[], Iterable[tuple[str, int]]], *, min_interval_s: float = 2.0) -> None:
+    def __init__(self, walk: Callable[[], Iterable[tuple[str, int]]]) -> None:
         """`walk` yields (directory, cgroup id) for the whole cpu hierarchy, parents first."""
         self._walk = walk
-        self._min_interval_s = min_interval_s
         self._owners: dict[int, Owner] = {}
         self._removed: dict[int, Owner] = {}
         self._never_seen: set[int] = set()
@@ -85,7 +87,7 @@ class CgroupIndex:
         """Walk again if the subjects changed or one of these ids is unknown."""
         changed = workloads.version != self._version
         unknown = {i for i in ids if i not in self._owners and i not in self._removed and i not in self._never_seen}
-        if not changed and not (unknown and now - self._walked_at >= self._min_interval_s):
+        if not changed and not (unknown and now - self._walked_at >= MIN_INTERVAL_S):
             return
         owners = self._walk_owners(workloads)
         self._removed.update((i, owner) for i, owner in self._owners.items() if i not in owners)

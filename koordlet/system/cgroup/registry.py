@@ -128,10 +128,9 @@ def _v2_only(
     support: Support,
     kind: FileKind = FileKind.VALUE,
     valid: Validator | None = None,
-    codec: Codec = codecs.INTEGER,
     read_only: bool = False,
 ) -> CgroupResource:
-    return CgroupResource(name, None, FileSpec(name, "", support, kind, codec, valid, read_only))
+    return CgroupResource(name, None, FileSpec(name, "", support, kind, codecs.INTEGER, valid, read_only))
 
 
 _ROWS = (

@@ -15,6 +15,7 @@ import grpc.aio
 from koordlet.api.cri import api_pb2 as cri
 
 RUNTIME, IMAGES = "RuntimeService", "ImageService"
+API = "v1"
 DEADLINE_SECONDS = 120.0
 """Kubelet's deadline, too."""
 MAX_MESSAGE_BYTES = 16 << 20
@@ -75,9 +76,8 @@ _METHODS: Mapping[str, _Method] = {
 class CriClient:
     """`async with CriClient("/run/…/containerd.sock") as client:`; the path may have the prefix `unix://`."""
 
-    def __init__(self, endpoint: str, api: str = "v1", seconds: float = DEADLINE_SECONDS) -> None:
+    def __init__(self, endpoint: str, seconds: float = DEADLINE_SECONDS) -> None:
         self.path = endpoint.removeprefix("unix://")
-        self._api = api
         self._seconds = seconds
         self._channel = grpc.aio.insecure_channel(
             f"unix:{self.path}",
@@ -101,7 +101,7 @@ class CriClient:
 
     def _unary(self, name: str, method: _Method) -> Any:
         return self._channel.unary_unary(
-            f"/runtime.{self._api}.{method.service}/{name}",
+            f"/runtime.{API}.{method.service}/{name}",
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=method.response.FromString if method.response is not None else bytes,
         )
@@ -114,17 +114,16 @@ class CriClient:
             raise CriError(name, error.code(), error.details() or "") from error
 
     async def version(self, seconds: float | None = None) -> Any:
-        return await self.call("Version", cri.VersionRequest(version=self._api), seconds)
+        return await self.call("Version", cri.VersionRequest(version=API), seconds)
 
     async def conditions(self) -> dict[str, bool]:
         """`RuntimeReady` and `NetworkReady`."""
         response = await self.call("Status", cri.StatusRequest())
         return {condition.type: condition.status for condition in response.status.conditions}
 
-    async def run_pod_sandbox(self, config: Any, handler: str = "") -> str:
+    async def run_pod_sandbox(self, config: Any) -> str:
         """The id of the new sandbox."""
-        request = cri.RunPodSandboxRequest(config=config, runtime_handler=handler)
-        return str((await self.call("RunPodSandbox", request)).pod_sandbox_id)
+        return str((await self.call("RunPodSandbox", cri.RunPodSandboxRequest(config=config))).pod_sandbox_id)
 
     async def stop_pod_sandbox(self, sandbox: str) -> None:
         await self.call("StopPodSandbox", cri.PodSandboxRequest(pod_sandbox_id=sandbox))
@@ -190,7 +189,7 @@ class CriClient:
     async def events(self) -> AsyncIterator[Any]:
         """ContainerEventResponse without end; UNIMPLEMENTED when the runtime is older than containerd 1.7."""
         stream = self._channel.unary_stream(
-            f"/runtime.{self._api}.{RUNTIME}/GetContainerEvents",
+            f"/runtime.{API}.{RUNTIME}/GetContainerEvents",
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=cri.ContainerEventResponse.FromString,
         )(cri.GetEventsRequest())
