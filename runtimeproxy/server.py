@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from koordlet.app.logging import get_logger
 from koordlet.app.runner import Runner
+from koordlet.app.tasks import end_tasks
 from runtimeproxy.cri.calls import CriInterceptor
 from runtimeproxy.cri.mode import CriServer, RuntimeClient
 from runtimeproxy.cri.recover import TIDY_PERIOD_S, CriRecovery, RuntimeCallError
@@ -145,9 +146,7 @@ class ProxyService:
         self._notify("STOPPING=1")
         if self._own_socket is not None:
             _unlink(self._path, self._own_socket)
-        if self._background is not None:
-            self._background.cancel()
-            await asyncio.gather(self._background, return_exceptions=True)
+        await end_tasks(self._background)
         await self._mode.close()
 
 

@@ -18,6 +18,7 @@ from control.standalone.policyinterfaces import SYSTEM
 from control.standalone.registry import ObjectRegistry, WriteOptions
 from control.standalone.strategy import CRD_CLEANUP
 from koordlet.app.logging import get_logger
+from koordlet.app.tasks import end_tasks
 
 Json = dict[str, Any]
 log = get_logger(__name__)
@@ -112,9 +113,7 @@ class CrdController:
                 since = await self.load()
 
     async def stop(self) -> None:
-        for task in self._cleanups.values():
-            task.cancel()
-        await asyncio.gather(*self._cleanups.values(), return_exceptions=True)
+        await end_tasks(*self._cleanups.values())
 
     async def _reconcile(self, type: str, crd: Json) -> None:
         name = crd["metadata"]["name"]

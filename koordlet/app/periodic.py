@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.app.logging import get_logger
 from koordlet.app.metrics import MetricSet, counter, gauge, histogram
+from koordlet.app.tasks import end_tasks
 
 log = get_logger(__name__)
 
@@ -103,9 +104,7 @@ class Periodic:
         """Cancel the task including the current run, and wait until it has ended."""
         task = self._task
         self._task = None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await end_tasks(task)
 
     def set_period(self, period: float) -> None:
         """Run every `period` seconds from the next run on."""

@@ -20,6 +20,7 @@ from typing import Protocol, TypeVar
 
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.app.logging import get_logger
+from koordlet.app.tasks import end_tasks
 
 log = get_logger(__name__)
 _T = TypeVar("_T")
@@ -51,9 +52,7 @@ class Background:
     async def stop(self) -> None:
         task = self.task
         self.task = None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await end_tasks(task)
 
 
 class Runner:
@@ -121,9 +120,7 @@ class Runner:
         try:
             await asyncio.wait({begin, wait}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            wait.cancel()
-            begin.cancel()
-            await asyncio.gather(begin, wait, return_exceptions=True)
+            await end_tasks(wait, begin)
         if begin.cancelled() and self._stopping.is_set():
             return False
         error = asyncio.CancelledError() if begin.cancelled() else begin.exception()

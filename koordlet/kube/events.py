@@ -28,6 +28,7 @@ from koordlet.api.encoding.wire import Time
 from koordlet.api.meta import ObjectMeta, ObjectReference
 from koordlet.api.registry import resource_for
 from koordlet.app.logging import get_logger
+from koordlet.app.tasks import end_tasks
 from koordlet.kube.client import Client
 from koordlet.kube.decode import KubeObject
 from koordlet.kube.errors import ApiError, Conflict, KubeError, NotFound
@@ -179,9 +180,7 @@ class EventRecorder:
                     await self._clock.sleep(0.05)
         except TimeoutError:
             log.warning("Events not sent before stopping", left=self._waiting)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
 
     def event(
         self, about: KubeObject | ObjectReference, type: str, reason: str, message: str, action: str = ""

@@ -26,6 +26,7 @@ from koordlet.api.registry import ApiResource
 from koordlet.app.logging import get_logger
 from koordlet.app.loopslice import yield_to_loop
 from koordlet.app.periodic import Periodic
+from koordlet.app.tasks import end_tasks
 from koordlet.kube.advice import advice, with_advice
 from koordlet.kube.client import PAGE_SIZE, Client
 from koordlet.kube.decode import KubeObject, ObjectDecoder, decode_meta, resource_of, where_of
@@ -134,8 +135,7 @@ class Informer(Generic[T]):
         task = self._task
         self._task = None
         if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await end_tasks(task)
             self.problem = "stopped"
 
     def add_handler(

@@ -20,6 +20,7 @@ from koordlet.api.encoding.wire import MicroTime, WireError
 from koordlet.api.meta import ObjectMeta
 from koordlet.app.clock import Clock
 from koordlet.app.logging import get_logger
+from koordlet.app.tasks import end_tasks
 from koordlet.kube.advice import advice
 from koordlet.kube.client import Client
 from koordlet.kube.errors import Conflict, KubeError, NotFound
@@ -114,9 +115,7 @@ class LeaderElector:
             raise LeadershipLost(f"lease {self.namespace}/{self.name} was lost") from renew.exception()
         finally:
             tasks = [task for task in (work, renew) if task is not None]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(*tasks)
             self._set_leader(False)
             if lost and self._on_lost is not None:
                 self._on_lost()

@@ -11,6 +11,7 @@ import asyncio
 from koordlet.api.encoding import wire
 from koordlet.api.encoding.base import Struct
 from koordlet.app.logging import get_logger
+from koordlet.app.tasks import end_tasks
 from koordlet.kube.advice import OLDEST_SERVER, oldest_server
 from koordlet.kube.client import Client
 from koordlet.kube.errors import ConnectionFailed, KubeError
@@ -54,9 +55,7 @@ class ServerVersionCheck:
         self._task = asyncio.create_task(self._run(), name=self.name)
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_tasks(self._task)
 
     async def _run(self) -> None:
         while not await self._supported():

@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.app.logging import get_logger
 from koordlet.app.periodic import is_cancelled
+from koordlet.app.tasks import end_tasks
 from koordlet.kube.metrics import QueueMetrics
 from koordlet.kube.ratelimit import TokenBucket
 
@@ -175,9 +176,7 @@ class WorkQueue(Generic[K]):
             self._wake()
         timer = self._timer
         self._timer = None
-        if timer is not None:
-            timer.cancel()
-            await asyncio.gather(timer, return_exceptions=True)
+        await end_tasks(timer)
 
     def _in_progress_seconds(self) -> list[float]:
         now = self._clock.monotonic()

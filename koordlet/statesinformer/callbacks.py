@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from koordlet.api.sloconfig import HostApplicationSpec
 from koordlet.app.logging import get_logger
 from koordlet.app.periodic import is_cancelled
+from koordlet.app.tasks import end_tasks
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.pods.model import PodMeta
 
@@ -109,9 +110,7 @@ class Callbacks:
         """Cancel the workers."""
         workers = self._workers
         self._workers = []
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+        await end_tasks(*workers)
 
     async def _work(self, type: StateType) -> None:
         while True:

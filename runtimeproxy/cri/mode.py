@@ -12,6 +12,7 @@ from koordlet.api.cri import SERVICES
 from koordlet.app.http2.client import GrpcCallError, UnaryClient
 from koordlet.app.http2.grpc import GrpcStatus
 from koordlet.app.logging import get_logger
+from koordlet.app.tasks import end_tasks
 from runtimeproxy import USER_AGENT
 from runtimeproxy.cri.calls import CriInterceptor, CriMethod, PendingCall, intercepted
 from runtimeproxy.cri.recover import RuntimeCallError
@@ -152,9 +153,7 @@ class CriServer:
             log.warning("Stopping while calls are running", connections=len(self._links), hooks=len(self._post_hooks))
         for link in list(self._links):
             link.close()
-        for task in self._post_hooks:
-            task.cancel()
-        await asyncio.gather(*self._post_hooks, return_exceptions=True)
+        await end_tasks(*self._post_hooks)
 
     def spawn(self, hook: Coroutine[Any, Any, None]) -> None:
         """Run a post hook in the background."""

@@ -15,6 +15,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from koordlet.app.tasks import end_tasks
 from tests.hostile import evidence, victim
 from tests.hostile.attacks import ATTACKS, AttackTally
 from tests.hostile.node import AttackedNode
@@ -60,8 +61,7 @@ class PartWatch:
         try:
             out, _ = await probe.communicate()
         finally:
-            memory.cancel()
-            await asyncio.gather(memory, return_exceptions=True)
+            await end_tasks(memory)
         rows = [line.split() for line in out.decode().splitlines()]
         self.health_ms = [float(took) for took, good in rows if good == "1"]
         self.failures = sum(good == "0" for _, good in rows)
@@ -141,9 +141,7 @@ async def play(folder: Path, seconds: float) -> HostileReport:
                 raise RuntimeError(f"an attacker ended early: {ended[0].get_name()}: {ended[0].exception()!r}")
             after = await evidence.read(node)
         finally:
-            for task in attackers:
-                task.cancel()
-            await asyncio.gather(*attackers, return_exceptions=True)
+            await end_tasks(*attackers)
         log = sum(path.stat().st_size for path in node.state_dir.rglob("koordlet*.log*")) / (1 << 20)
         changed = evidence.differences(before, after)
         return HostileReport(alone, attacked, watch_alone, watch, tallies, changed, log)

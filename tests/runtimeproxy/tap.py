@@ -11,6 +11,7 @@ from pathlib import Path
 
 from koordlet.app.http2 import frames as h2
 from koordlet.app.http2.frames import Splitter
+from koordlet.app.tasks import end_tasks
 
 
 @dataclass
@@ -55,9 +56,7 @@ async def tap(listen: Path, target: Path) -> AsyncIterator[list[Passed]]:
         yield seen
     finally:
         server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
 
 
 def frames(data: bytes) -> list[bytes]:

@@ -24,6 +24,7 @@ from koordlet.api.hooks.api_pb2 import (
     PodSandboxHookRequest,
     PodSandboxHookResponse,
 )
+from koordlet.app.tasks import end_tasks
 from koordlet.runtimehooks.stages import HookStage
 from runtimeproxy.hooks.client import HookCallError, HookClient, HookEndpointError, HookServerUnreachable
 from runtimeproxy.hooks.dispatch import MAX_CLIENTS, HookDispatcher, HookOutcome, HookRefused
@@ -320,8 +321,7 @@ async def speaker(path: Path, words: bytes) -> AsyncIterator[None]:
 
         task = asyncio.create_task(talk())
         yield
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await end_tasks(task)
 
 
 async def test_a_server_without_grpc_fails_the_hook(tmp_path: Path) -> None:

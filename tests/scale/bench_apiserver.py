@@ -27,6 +27,7 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from koordlet.app.tasks import end_tasks
 from tests.scale.figures import ROOT, Figure, report
 
 CONNECTIONS = 8
@@ -131,9 +132,7 @@ async def fan_out(server: Server, watchers: int, changes: int = 100) -> list[Fig
                 response.raise_for_status()
             await asyncio.sleep(0.03)
         await asyncio.sleep(0.5)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
     if len(delays) != watchers * changes:
         raise SystemExit(f"{watchers * changes - len(delays)} events did not arrive")
     delays.sort()

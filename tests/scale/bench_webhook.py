@@ -61,6 +61,7 @@ from koordlet.app.heap import freeze_heap
 from koordlet.app.http import HttpServer
 from koordlet.app.loopslice import yield_to_loop
 from koordlet.app.runner import run
+from koordlet.app.tasks import end_tasks
 from koordlet.kube import Client, ClientConfig, EventRecorder
 from tests.scale.bench_manager import objects, pretend_written
 from tests.scale.figures import Figure, report
@@ -122,8 +123,7 @@ async def serve(folder: Path, profiles: int, nodes: int, pods: int) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     work = asyncio.create_task(lead(controller, reports) if controller is not None else asyncio.sleep(0))
     await ended.wait()
-    work.cancel()
-    await asyncio.gather(work, return_exceptions=True)
+    await end_tasks(work)
     await server.stop()
     await made.client.close()
 

@@ -26,6 +26,7 @@ import aiohttp
 
 from control.ctl.errors import CtlError
 from control.standalone.streams.relay import until_one_ends
+from koordlet.app.tasks import end_tasks
 from koordlet.kube import ClientConfig
 
 SUBPROTOCOL: Final = "v4.channel.k8s.io"
@@ -186,6 +187,4 @@ async def forwarded(config: ClientConfig, port: PodPort) -> AsyncIterator[tuple[
                 yield path, forwarder
             finally:
                 server.close()
-                for task in tuple(connections):
-                    task.cancel()
-                await asyncio.gather(*connections, return_exceptions=True)
+                await end_tasks(*connections)

@@ -44,6 +44,7 @@ from koordlet.api.names import (
 from koordlet.app.logging import get_logger
 from koordlet.app.loopslice import yield_to_loop
 from koordlet.app.periodic import Periodic
+from koordlet.app.tasks import end_tasks
 from koordlet.kube import ApiError, Conflict, KubeError, NotFound, WorkQueue
 from koordlet.kube.ratelimit import ExponentialBackoff
 
@@ -180,9 +181,7 @@ class Migration:
         if self._queue is not None:
             await self._queue.shutdown()
             self._queue = None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
 
     async def reconcile(self, uid: str) -> float | None:
         """Advance one job; returns the seconds until the next look."""

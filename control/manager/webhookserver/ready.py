@@ -12,6 +12,7 @@ from control.manager.webhookserver.rotation import Rotation
 from control.manager.webhookserver.server import WebhookServer
 from koordlet.app.clock import Clock
 from koordlet.app.logging import get_logger
+from koordlet.app.tasks import end_tasks
 
 log = get_logger(__name__)
 
@@ -60,9 +61,7 @@ class WebhookReady:
 
     async def stop(self) -> None:
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await end_tasks(task)
 
     async def _watch(self) -> None:
         since: float | None = None

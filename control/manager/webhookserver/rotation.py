@@ -36,6 +36,7 @@ from koordlet.api.core import Secret
 from koordlet.api.registry import ApiResource
 from koordlet.app.logging import get_logger
 from koordlet.app.metrics import MetricSet, counter, gauge
+from koordlet.app.tasks import end_tasks
 from koordlet.kube import Client, ObjectInformer, WorkQueue
 from koordlet.kube.decode import KubeObject
 
@@ -128,9 +129,7 @@ class Rotation:
 
     async def stop(self) -> None:
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await end_tasks(task)
         await self._queue.shutdown()
         await asyncio.gather(*(informer.stop() for informer in self._informers))
         if self._serving:

@@ -21,6 +21,7 @@ from control.scheduler.framework.status import SUCCESS, Code, PluginStatus, erro
 from control.scheduler.state.pods import POD, PodInfo
 from koordlet.api.core import Pod
 from koordlet.app.logging import get_logger
+from koordlet.app.tasks import end_tasks
 
 log = get_logger(__name__)
 
@@ -89,9 +90,7 @@ class Binder:
 
     async def stop(self) -> None:
         """Cancel the bindings in progress. Those that reached the API server count; the next start sees them."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)
 
     async def run(self, placement: Placement) -> None:
         try:

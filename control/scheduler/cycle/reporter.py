@@ -21,6 +21,7 @@ from control.scheduler.state.subjects import FailedAttempt, Subjects
 from koordlet.api.names import ANNOTATION_RESERVATION_AFFINITY
 from koordlet.app.clock import Clock
 from koordlet.app.logging import get_logger
+from koordlet.app.tasks import end_tasks
 from koordlet.kube import ApiError, ConnectionFailed, EventRecorder, KubeError, NotFound
 
 log = get_logger(__name__)
@@ -132,9 +133,7 @@ class UserReporter(Reporter):
 
     async def stop(self) -> None:
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
 
     async def _write(self) -> None:
         while True:

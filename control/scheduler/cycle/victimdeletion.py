@@ -20,6 +20,7 @@ from koordlet.api.core import Pod
 from koordlet.api.encoding.wire import Time
 from koordlet.app.clock import Clock
 from koordlet.app.logging import get_logger
+from koordlet.app.tasks import end_tasks
 from koordlet.kube import Client, EventRecorder, KubeError, NotFound
 from koordlet.kube.patch import PatchKind
 
@@ -68,9 +69,7 @@ class BackgroundEvictor:
     async def stop(self) -> None:
         """Cancel the deletion calls in progress: the next leader decides again."""
         tasks = [*(task for tasks in self._running.values() for task in tasks), *self._clearing]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
 
     def clear_nominations(self, pods: Sequence[PodInfo]) -> None:
         """Remove the nominations from the pods' statuses in the background. Failures are logged."""

@@ -22,6 +22,7 @@ from koordlet.api.encoding.wire import Time
 from koordlet.api.pages.placement import ScoredNode
 from koordlet.app.clock import Clock
 from koordlet.app.logging import get_logger
+from koordlet.app.tasks import end_tasks
 
 log = get_logger(__name__)
 
@@ -185,9 +186,7 @@ class Diagnoses:
     async def stop(self) -> None:
         """Write the queued diagnoses."""
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
         while not self._queue.empty():
             self._process(self._queue.get_nowait())
 

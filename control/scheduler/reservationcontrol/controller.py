@@ -20,6 +20,7 @@ from koordlet.api.crs.reservation import FAILED, Reservation
 from koordlet.api.encoding import wire
 from koordlet.app.logging import get_logger
 from koordlet.app.periodic import Periodic
+from koordlet.app.tasks import end_tasks
 from koordlet.kube import Client, Conflict, Informer, KubeError, NotFound, WorkQueue, merge_diff
 
 log = get_logger(__name__)
@@ -91,9 +92,7 @@ class ReservationController:
         queue, self._queue = self._queue, None
         if queue is not None:
             await queue.shutdown()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)
         self._tasks = []
 
     async def sync(self, reference: Reference) -> float | None:

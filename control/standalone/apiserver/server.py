@@ -40,6 +40,7 @@ from control.standalone.kinds import Kinds
 from control.standalone.store import ObjectStore, StoreError
 from koordlet.app import atomicfile
 from koordlet.app.logging import get_logger
+from koordlet.app.tasks import end_tasks
 from koordlet.version import VERSION
 
 log = get_logger(__name__)
@@ -163,9 +164,7 @@ class ApiServer:
             self._audit.close()
         if hasattr(self, "policy"):
             await self.policy.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)
         if hasattr(self, "_crds"):
             await self._crds.stop()
         if hasattr(self, "store"):

@@ -17,6 +17,7 @@ from control.standalone.errors import StatusError
 from control.standalone.kinds import POD
 from control.standalone.registry import ObjectChange, ObjectRegistry
 from koordlet.app.logging import get_logger
+from koordlet.app.tasks import end_tasks
 from koordlet.kube.workqueue import WorkQueue
 
 Json = dict[str, Any]
@@ -78,9 +79,7 @@ class EmbeddedController(ABC):
     async def stop(self) -> None:
         await self.queue.shutdown()
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
 
     async def _attempt(self, key: Key) -> float | None:
         """`reconcile`, with the handling of two expected failures: namespace being deleted, and write conflict."""

@@ -27,6 +27,7 @@ from control.standalone.streams.slots import StreamSlots, TooManyStreams
 from control.standalone.streams.takeover import begin_stream, is_upgrade
 from control.standalone.streams.upgrade import PROTOCOL_VERSION, SPDY, Endpoint, UpgradeRefused, connect
 from koordlet.app.logging import get_logger
+from koordlet.app.tasks import end_tasks
 
 log = get_logger(__name__)
 
@@ -53,9 +54,7 @@ class PodStreams:
     async def close(self) -> None:
         """End all streams."""
         tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
 
     async def handle(self, request: web.BaseRequest, info: RequestInfo, user: ApiUser) -> web.StreamResponse:
         if request.method not in ("GET", "POST"):

@@ -33,6 +33,7 @@ from koordlet.api.encoding.quantity import Quantity, QuantityError
 from koordlet.app.clock import Clock
 from koordlet.app.logging import get_logger
 from koordlet.app.periodic import Periodic
+from koordlet.app.tasks import end_tasks
 from koordlet.kube.errors import Conflict, KubeError
 
 log = get_logger(__name__)
@@ -140,9 +141,7 @@ class Kubelet:
         """Stop managing the pods; their processes keep running."""
         for beat in self._beats:
             await beat.stop()
-        if self._orphans is not None:
-            self._orphans.cancel()
-            await asyncio.gather(self._orphans, return_exceptions=True)
+        await end_tasks(self._orphans)
         await self._source.stop()
         for worker in list(self.workers.values()):
             await worker.stop()

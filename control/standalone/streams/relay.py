@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final, Protocol
 
+from koordlet.app.tasks import end_tasks
+
 IDLE_SECONDS: Final = 4 * 3600.0
 """Kubelet's streamingConnectionIdleTimeout."""
 
@@ -61,6 +63,4 @@ async def until_one_ends(first: Coroutine[Any, Any, None], second: Coroutine[Any
         for task in done:
             task.result()
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)

@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 from koordlet.api.nri import PLUGIN, RUNTIME
 from koordlet.api.nri import api_pb2 as pb
 from koordlet.app.logging import get_logger
+from koordlet.app.tasks import end_tasks
 from koordlet.runtimehooks.calls import HookCalls
 from koordlet.runtimehooks.contexts import container_id, pod_of
 from koordlet.runtimehooks.protocols.mountsources import prepare_sources
@@ -90,9 +91,7 @@ class NRIPlugin:
     async def stop(self) -> None:
         task = self._task
         self._task = None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await end_tasks(task)
         self.problem = "stopped"
 
     async def _run(self) -> None:
@@ -127,8 +126,7 @@ class NRIPlugin:
             await trunk.call(RUNTIME, "RegisterPlugin", request.SerializeToString(), settings.connect)
             await asyncio.shield(serving)
         finally:
-            serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
+            await end_tasks(serving)
             await trunk.close()
 
     async def handle(self, service: str, method: str, payload: bytes, seconds: float | None) -> bytes:

@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 
 from koordlet.api.nri import ttrpc_pb2 as pb
 from koordlet.app.logging import get_logger
+from koordlet.app.tasks import end_tasks
 
 log = get_logger(__name__)
 
@@ -103,9 +104,7 @@ class Trunk:
         """Close the socket and cancel running calls."""
         self._writer.close()
         tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
         with suppress(ConnectionError):
             await self._writer.wait_closed()
 

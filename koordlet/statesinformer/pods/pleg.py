@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from koordlet.app.logging import get_logger
+from koordlet.app.tasks import end_tasks
 from koordlet.prometheus import Registries
 from koordlet.system.cgroup import tree
 from koordlet.system.cgroup.naming import (
@@ -119,9 +120,7 @@ class Pleg:
         """Close inotify; handlers are no longer called."""
         task = self._polling
         self._polling = None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await end_tasks(task)
         if self._inotify is not None:
             asyncio.get_running_loop().remove_reader(self._inotify.fd)
             self._inotify.close()

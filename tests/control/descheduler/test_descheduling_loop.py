@@ -18,6 +18,7 @@ from control.descheduler.framework.profile import DeschedulerProfile
 from control.descheduler.process.loop import DeschedulingLoop
 from control.descheduler.state.cluster import NodeRecord
 from koordlet.api.meta import LabelSelector
+from koordlet.app.tasks import end_tasks
 from tests.control.descheduler.world import RecordingEvictor, World
 
 Effect = Callable[[], None]
@@ -141,8 +142,7 @@ async def run_for(world: LoopWorld, loop: DeschedulingLoop, seconds: int) -> Non
     for _ in range(seconds):
         await world.clock.advance(1)
     assert not task.done()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await end_tasks(task)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ import aiohttp
 import pytest
 
 from control.standalone.apiserver import ApiServer
+from koordlet.app.tasks import end_tasks
 from koordlet.kube import Client, ClientConfig, KubeError
 from tests.control.manager.conftest import SLICES, Cluster, endpoint_slice
 from tests.ports import free_port
@@ -148,9 +149,7 @@ async def installation(tmp_path: Path, until: Any) -> AsyncIterator[Installation
         try:
             yield Installation(cluster, load, stack)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(*tasks)
 
 
 async def registered(installation: Installation) -> bool:

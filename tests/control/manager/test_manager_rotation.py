@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from koordlet.app.tasks import end_tasks
 from koordlet.kube import Client, KubeError
 
 SECRET = "/api/v1/namespaces/koordinator-system/secrets/koordinator-webhook-certs"
@@ -40,9 +41,7 @@ class Load:
             await asyncio.sleep(0)
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)
 
 
 async def served_by(port: int) -> str:
@@ -241,6 +240,5 @@ async def test_every_replica_is_always_trusted(cluster: Any, manager: Any, until
         for port in ports:
             await trusted(port)
     finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        await end_tasks(watching)
     assert not failures, failures[:3]

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from koordlet.app.clock import SystemClock
+from koordlet.app.tasks import end_tasks
 from tests.fakeclock import FakeClock
 from tests.present import present
 
@@ -21,9 +22,7 @@ async def test_sleepers_wake_in_order_also_when_they_sleep_again() -> None:
     await clock.advance(6)
     assert woken == [(2, "a"), (3, "b"), (4, "a"), (6, "b"), (6, "a")]
     assert clock.monotonic() == 6
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await end_tasks(*tasks)
 
 
 async def test_jump_moves_the_wall_clock_only() -> None:

@@ -9,6 +9,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from prometheus_client import CollectorRegistry
 
+from koordlet.app.tasks import end_tasks
 from koordlet.kube.config import ClientConfig
 from koordlet.kube.transport import _MAX_CONCURRENT, Transport
 
@@ -71,7 +72,5 @@ async def test_requests_that_wait_for_their_rate_limit_leave_the_connections_to_
         path = "/apis/coordination.k8s.io/v1/leases"
         assert await asyncio.wait_for(transport.request("GET", path), 30) == b"{}"
         assert sum(task.done() for task in busy) == 1
-        for task in busy:
-            task.cancel()
-        await asyncio.gather(*busy, return_exceptions=True)
+        await end_tasks(*busy)
         await transport.close()

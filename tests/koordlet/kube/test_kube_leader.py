@@ -10,6 +10,7 @@ from aiohttp import web
 from aiohttp.client_reqrep import ClientResponse
 from prometheus_client import CollectorRegistry
 
+from koordlet.app.tasks import end_tasks
 from koordlet.kube import Client, ClientConfig, LeaderElector, LeadershipLost
 from tests.fakeclock import FakeClock
 from tests.koordlet.kube.conftest import FakeApi, Fault
@@ -71,8 +72,7 @@ class Candidate:
         await asyncio.Event().wait()
 
     async def stop(self) -> None:
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
+        await end_tasks(self.task)
 
 
 @pytest.fixture
@@ -85,9 +85,7 @@ async def candidate(client: Client) -> AsyncIterator[Callable[..., Candidate]]:
         return candidate
 
     yield begin
-    for candidate in made:
-        candidate.task.cancel()
-    await asyncio.gather(*(candidate.task for candidate in made), return_exceptions=True)
+    await end_tasks(*(candidate.task for candidate in made))
 
 
 def spec(fake: FakeApi) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from koordlet.app.tasks import end_tasks
 from koordlet.kube import QueueClosed, WorkQueue
 from tests.fakeclock import FakeClock
 
@@ -151,8 +152,7 @@ async def test_work_that_meets_another_tasks_cancellation_is_retried_by_the_same
     queue.add("a")
     await clock.advance(1)
     assert seen == ["a", "a"] and not worker.done()
-    worker.cancel()
-    await asyncio.gather(worker, return_exceptions=True)
+    await end_tasks(worker)
     assert worker.cancelled()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from koordlet.api.nri import PLUGIN, RUNTIME
 from koordlet.api.nri import api_pb2 as pb
 from koordlet.api.nri import ttrpc_pb2 as rpc
+from koordlet.app.tasks import end_tasks
 
 BUFFER = 4096
 LARGEST = 4 << 20
@@ -91,9 +92,7 @@ class Runtime:
         assert self._server is not None
         self._server.close()
         self._ended = True
-        for session in self._sessions:
-            session.cancel()
-        await asyncio.gather(*self._sessions, return_exceptions=True)
+        await end_tasks(*self._sessions)
         for writer in self._writers:  # also those of sessions that were cancelled before they started
             writer.transport.abort()
         for writer in self._writers:
@@ -127,8 +126,7 @@ class Runtime:
         except (Refusal, ConnectionError) as error:
             self.refused.append(str(error))
         finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            await end_tasks(reading)
             plugin.writer.close()
             plugin.closed.set()
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 
+from koordlet.app.tasks import end_tasks
 from tests.kubernetes.oracle.controlplane import ControlPlane
 from tests.kubernetes.oracle.oracle import Oracle, Tally
 from tests.kubernetes.oracle.schedulerlog import SchedulerLog
@@ -34,6 +35,5 @@ async def run_worlds(folder: Path, programs: Path, seeds: Iterable[int]) -> Tall
             (folder / "kube-scheduler.tail").write_text("\n".join(log.tail))
             raise
         finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+            await end_tasks(following)
     return tally

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from koordlet.app.http2 import frames as h2
+from koordlet.app.tasks import end_tasks
 from tests.runtimeproxy.http2.conftest import Spliced, until
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -34,9 +35,7 @@ async def runtime(path: Path, serve: Serve) -> AsyncIterator[None]:
         yield
     finally:
         server.close()
-        for task in done:
-            task.cancel()
-        await asyncio.gather(*done, return_exceptions=True)
+        await end_tasks(*done)
 
 
 async def closed(reader: asyncio.StreamReader) -> None:

@@ -10,6 +10,7 @@ from control.scheduler.framework.handle import Handle
 from koordlet.api.core import Pod
 from koordlet.api.encoding.wire import Time
 from koordlet.app.logging import get_logger
+from koordlet.app.tasks import end_tasks
 from koordlet.kube import KubeError, NotFound, PatchKind
 
 log = get_logger(__name__)
@@ -72,9 +73,7 @@ class MemberConditions:
             task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)
 
     async def _send(self, texts: Sequence[tuple[Pod, str]]) -> None:
         client = self._handle.client

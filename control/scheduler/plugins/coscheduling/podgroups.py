@@ -14,6 +14,7 @@ from koordlet.api.crs.podgroup import PodGroup, PodGroupStatus
 from koordlet.api.encoding import wire
 from koordlet.api.encoding.wire import Time
 from koordlet.app.clock import Clock
+from koordlet.app.tasks import end_tasks
 from koordlet.kube import Client, Informer, NotFound, WorkQueue, merge_diff
 
 PENDING, PRE_SCHEDULING, SCHEDULING, SCHEDULED = "Pending", "PreScheduling", "Scheduling", "Scheduled"
@@ -103,9 +104,7 @@ class PodGroupController:
         queue, self._queue = self._queue, None
         if queue is not None:
             await queue.shutdown()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)
         self._tasks = []
 
     async def sync(self, key: str) -> float | None:

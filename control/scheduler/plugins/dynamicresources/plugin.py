@@ -52,6 +52,7 @@ from koordlet.api.core import Pod
 from koordlet.api.core.claims import AllocationResult, ResourceClaim
 from koordlet.api.encoding import wire
 from koordlet.app.logging import get_logger
+from koordlet.app.tasks import end_tasks
 from koordlet.kube import Client, KubeError, NotFound
 
 log = get_logger(__name__)
@@ -131,9 +132,7 @@ class DynamicResources(Plugin):
         return changed.metadata.namespace == pod.pod.metadata.namespace and changed.metadata.name in names
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)
 
     # Cycle
 

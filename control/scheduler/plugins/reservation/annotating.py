@@ -12,6 +12,7 @@ from koordlet.api.annotations.reservation import ALLOCATED, ReservationAllocated
 from koordlet.api.core import Pod
 from koordlet.api.encoding.wire import WireError
 from koordlet.app.logging import get_logger
+from koordlet.app.tasks import end_tasks
 from koordlet.kube import Conflict, KubeError, NotFound, PatchKind
 
 log = get_logger(__name__)
@@ -59,9 +60,7 @@ class AllocatedWriter:
 
     async def stop(self) -> None:
         tasks = [*self._tasks]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
 
     async def _remove(self, pod: PodInfo, uid: str, bound: bool) -> None:
         live = None if self._pods is None else self._pods.get(pod.key)

@@ -14,6 +14,7 @@ from typing import Any
 from control.standalone.kubelet.node.apirequests import NodeApi
 from koordlet.app.clock import Clock
 from koordlet.app.logging import get_logger
+from koordlet.app.tasks import end_tasks
 from koordlet.kube.errors import ApiError, Conflict, KubeError, NotFound
 
 log = get_logger(__name__)
@@ -44,9 +45,7 @@ class StatusManager:
         self._task = asyncio.create_task(self._run(), name="status-manager")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_tasks(self._task)
 
     def set(self, uid: str, namespace: str, name: str, status: Mapping[str, Any]) -> None:
         if uid not in self._pending and self._sent.get(uid) == status:

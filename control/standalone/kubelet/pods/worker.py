@@ -30,6 +30,7 @@ from control.standalone.kubelet.pods.status import (
 from control.standalone.kubelet.pods.workercontext import ApiUnavailable, PodWorkerContext
 from control.standalone.kubelet.runtimes.runtime import RuntimeContainer, RuntimeFailure
 from koordlet.app.logging import get_logger
+from koordlet.app.tasks import end_tasks
 
 log = get_logger(__name__)
 
@@ -105,9 +106,7 @@ class PodWorker:
     async def stop(self) -> None:
         """End the task; containers keep running."""
         self._containers.stop_probing()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_tasks(self._task)
 
     def update(self, raw: Mapping[str, Any]) -> None:
         old, self.raw = self.raw, strip(raw)

@@ -38,6 +38,7 @@ from control.standalone.kubelet.runtimes.runtime import (
 )
 from koordlet.api.cri import api_pb2 as cri
 from koordlet.app.logging import get_logger
+from koordlet.app.tasks import end_tasks
 
 log = get_logger(__name__)
 
@@ -108,9 +109,7 @@ class CriRuntime:
 
     async def close(self) -> None:
         """Stop watching; containers keep running."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)
         await self._client.close()
 
     async def _connect(self) -> None:
@@ -373,8 +372,7 @@ class CriRuntime:
                 await asyncio.sleep(self._poll_seconds)
                 await self._relist()
         finally:
-            listener.cancel()
-            await asyncio.gather(listener, return_exceptions=True)
+            await end_tasks(listener)
 
     async def _listen(self) -> None:
         """Follow the runtime's events; returns when it does not support them."""

@@ -16,6 +16,7 @@ from aiohttp import ClientError, ClientSession, WSMsgType, web
 
 from control.ctl.cluster.portforward import DATA, ERROR, SUBPROTOCOL
 from koordlet.api.names import PAGE_TOKEN_HEADER, PAGES_AUDIENCE
+from koordlet.app.tasks import end_tasks
 
 USER_TOKEN, VIEW_TOKEN = "user-token", "view-token"
 Json = dict[str, Any]
@@ -138,8 +139,7 @@ class FakeCluster:
                 assert message.data[0] == DATA
                 writer.write(message.data[1:])
                 await writer.drain()
-        back.cancel()
-        await asyncio.gather(back, return_exceptions=True)
+        await end_tasks(back)
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()

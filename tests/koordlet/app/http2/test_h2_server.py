@@ -19,6 +19,7 @@ from koordlet.app.http2 import frames as h2
 from koordlet.app.http2.frames import Frame, Splitter
 from koordlet.app.http2.grpc import GrpcStatus, pack
 from koordlet.app.http2.server import CallRefused, Connection, GrpcServer, ServerLimits, Stream
+from koordlet.app.tasks import end_tasks
 
 PATIENCE = 60.0
 LARGE = [("grpc.max_send_message_length", 32 << 20), ("grpc.max_receive_message_length", 32 << 20)]
@@ -418,12 +419,10 @@ async def test_a_client_that_does_not_read_answers_is_not_read(tmp_path: Path) -
         await until(lambda: read() == [False])
         async with channel(tmp_path / "s") as made:
             assert await made.unary_unary("/s/M")(b"x", timeout=PATIENCE) == b"x"
-        flooding.cancel()
-        await asyncio.gather(flooding, return_exceptions=True)
+        await end_tasks(flooding)
         heard = asyncio.ensure_future(peer.hears(lambda _: False))
         await until(lambda: read() == [True])
-        heard.cancel()
-        await asyncio.gather(heard, return_exceptions=True)
+        await end_tasks(heard)
 
 
 class Deaf(asyncio.Transport):
