@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from control.ctl.cluster.choice import cluster_options
+from control.ctl.cluster.choice import cluster_options, state_dir_option
 from control.ctl.draining import NodeDraining
 from control.ctl.errors import CtlError
-from control.ctl.movecommands import STATE_DIR, UNCUT_COLUMNS, kubeconfig_path
-from control.ctl.terminal import SafeConsole
+from control.ctl.movecommands import kubeconfig_path
+from control.ctl.terminal import UNCUT_COLUMNS, SafeConsole
 from control.ctl.views.drains import DrainPlan, changes, plan_table, staying
 from control.ctl.views.migrations import HINT
 from control.ctl.views.output import FORMATS, formatted
@@ -32,13 +32,7 @@ TABLE = "table"
 @click.option("--timeout", "timeout_s", type=click.IntRange(1), default=3600, help="Seconds to follow the drain.")
 @click.option("-o", "--output", type=click.Choice([TABLE, *FORMATS]), default=TABLE, help="Output format.")
 @cluster_options
-@click.option(
-    "--state-dir",
-    type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
-    default=STATE_DIR,
-    show_default=True,
-    help="Directory of the node's state and logs.",
-)
+@state_dir_option
 def drain_command(
     node: str,
     yes: bool,

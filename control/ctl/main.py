@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from control.ctl.cluster.choice import Where, cluster_options, has_kubeconfig, sources
+from control.ctl.cluster.choice import STATE_DIR, Where, cluster_options, has_kubeconfig, sources, state_dir_option
 from control.ctl.draincommands import drain_command
 from control.ctl.errors import CtlError
 from control.ctl.migratecommands import migrate
@@ -22,9 +22,9 @@ from control.ctl.node.state import load as load_state
 from control.ctl.node.status import collect_status as gather_status
 from control.ctl.node.status import show as show_status
 from control.ctl.node.up import up as bring_up
-from control.ctl.pagecommands import STATE_DIR, UNCUT, explain, quota, state_dir_option, top
+from control.ctl.pagecommands import explain, quota, top
 from control.ctl.progress import TerminalProgress
-from control.ctl.terminal import SafeConsole
+from control.ctl.terminal import UNCUT_COLUMNS, SafeConsole
 from control.ctl.views.clusterstatus import component_table, fetch_components
 from control.ctl.views.cpumap import cpu_page, fetch_cpus
 from control.ctl.views.devicemap import device_page, fetch_devices
@@ -155,7 +155,7 @@ def status(state_dir: Path, koordlet_url: str | None, kubeconfig: str | None, co
 def _cluster_status(kubeconfig: str | None, context: str | None, output: str) -> None:
     components = asyncio.run(fetch_components(kubeconfig, context))
     if output == "table":
-        SafeConsole(width=UNCUT, color_system="auto", highlight=False).print(component_table(components))
+        SafeConsole(width=UNCUT_COLUMNS, color_system="auto", highlight=False).print(component_table(components))
     else:
         click.echo(formatted(components, output))
     if not all(component.ready for component in components):
@@ -220,7 +220,7 @@ def reservation_command(name: str, output: str, kubeconfig: str | None, context:
     if not reservations:
         console.print("There are no Reservations.")
         return
-    uncut = SafeConsole(file=console.file, width=UNCUT, color_system="auto", highlight=False)
+    uncut = SafeConsole(file=console.file, width=UNCUT_COLUMNS, color_system="auto", highlight=False)
     uncut.print(reservation_table(reservations, now))
     for line in details(reservations[0], now) if name else ():
         console.print(line, markup=False, soft_wrap=True)

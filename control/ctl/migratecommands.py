@@ -11,8 +11,7 @@ from rich.table import Table
 from control.ctl.cluster.access import opened
 from control.ctl.cluster.choice import cluster_options
 from control.ctl.migrate.model import MigrationItem, MigrationReport
-from control.ctl.pagecommands import UNCUT
-from control.ctl.terminal import SafeConsole
+from control.ctl.terminal import UNCUT_COLUMNS, SafeConsole
 from control.ctl.views.output import FORMATS, formatted
 
 STYLES = {"same": None, "differs": "yellow", "action": "red"}
@@ -35,7 +34,7 @@ def check(output: str, kubeconfig: str | None, context: str | None) -> None:
     if output != "table":
         click.echo(formatted(report, output))
         return
-    SafeConsole(width=UNCUT, color_system="auto", highlight=False).print(report_table(report.items))
+    SafeConsole(width=UNCUT_COLUMNS, color_system="auto", highlight=False).print(report_table(report.items))
     click.echo(
         f"\n{report.count('same')} the same, {report.count('differs')} different, {report.count('action')} to do"
     )

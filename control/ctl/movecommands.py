@@ -7,15 +7,12 @@ from pathlib import Path
 
 import click
 
-from control.ctl.cluster.choice import cluster_options
+from control.ctl.cluster.choice import cluster_options, state_dir_option
 from control.ctl.node.parts import Layout
-from control.ctl.terminal import SafeConsole
+from control.ctl.terminal import UNCUT_COLUMNS, SafeConsole
 from control.ctl.views.migrations import fetch_migrations, migration_page, migrations_table, summaries
 from control.ctl.views.output import FORMATS, formatted
 from koordlet.app.clock import SYSTEM_CLOCK
-
-UNCUT_COLUMNS = 1000
-STATE_DIR = Path("/var/lib/koord")
 
 
 @click.command("migrations")
@@ -23,13 +20,7 @@ STATE_DIR = Path("/var/lib/koord")
 @click.option("-a", "--all", "ended", is_flag=True, help="Show ended migrations, too.")
 @click.option("-o", "--output", type=click.Choice(["table", *FORMATS]), default="table", help="Output format.")
 @cluster_options
-@click.option(
-    "--state-dir",
-    type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
-    default=STATE_DIR,
-    show_default=True,
-    help="Directory of the node's state and logs.",
-)
+@state_dir_option
 def migrations_command(
     name: str, ended: bool, output: str, kubeconfig: str | None, context: str | None, state_dir: Path
 ) -> None:

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.text import Text
 
 from control.ctl.cluster.access import ClusterSources
-from control.ctl.cluster.choice import Where, cluster_options, sources
+from control.ctl.cluster.choice import Where, cluster_options, sources, state_dir_option
 from control.ctl.errors import CtlError
-from control.ctl.terminal import SafeConsole
+from control.ctl.terminal import UNCUT_COLUMNS, SafeConsole
 from control.ctl.views.clustertop import NodeRow, fetch_namespace, fetch_nodes, nodes_table
 from control.ctl.views.interference import exit_status, page
 from control.ctl.views.koordletclient import DEFAULT_URL, fetch_explanation, fetch_top
@@ -27,17 +27,6 @@ from koordlet.api.pages.placement import PodPlacement
 from koordlet.api.pages.top import Top, TopRow
 from koordlet.app.clock import SYSTEM_CLOCK
 
-STATE_DIR = Path("/var/lib/koord")
-UNCUT = 1000
-"""Width of tables, so that a terminal's width does not cut them."""
-
-state_dir_option = click.option(
-    "--state-dir",
-    type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
-    default=STATE_DIR,
-    show_default=True,
-    help="Directory of the node's state and logs.",
-)
 _koordlet_url = click.option(
     "--koordlet-url", envvar="KOORDLET_URL", help=f"URL of a koordlet.  [default: that of `up`, {DEFAULT_URL}]"
 )
@@ -128,7 +117,7 @@ async def _top(
 async def _cluster_top(
     cluster: ClusterSources, data: str | None, sort: str, namespace: str | None, *, wide: bool
 ) -> None:
-    console = SafeConsole(width=UNCUT, color_system="auto", highlight=False)
+    console = SafeConsole(width=UNCUT_COLUMNS, color_system="auto", highlight=False)
     if namespace is None:
         nodes: list[NodeRow] = await fetch_nodes(cluster, SYSTEM_CLOCK.now())
         if data is not None:
@@ -255,7 +244,7 @@ async def _quota(where: Where, name: str, output: str) -> None:
     if output != "table":
         click.echo(formatted(quotas, output))
         return
-    SafeConsole(width=UNCUT, color_system="auto", highlight=False).print(quota_table(quotas))
+    SafeConsole(width=UNCUT_COLUMNS, color_system="auto", highlight=False).print(quota_table(quotas))
 
 
 def print_placement(placement: PodPlacement, console: Console) -> None:
@@ -278,5 +267,5 @@ def print_top(
         console.print(line, markup=False, soft_wrap=True)
     console.print()
     rows = select(top_page.rows, sort=sort, namespace=namespace)
-    uncut = SafeConsole(file=console.file, width=UNCUT, color_system="auto", highlight=False)
+    uncut = SafeConsole(file=console.file, width=UNCUT_COLUMNS, color_system="auto", highlight=False)
     uncut.print(table(rows, wide=wide))

@@ -14,6 +14,8 @@ from rich.segment import Segment
 
 CONTROLS: Final = (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 """C0 and C1 controls, and the characters that change the direction of text."""
+UNCUT_COLUMNS: Final = 1000
+"""Width of tables, so that a terminal's width does not cut them."""
 _REPLACED: Final = dict.fromkeys(CONTROLS, "\N{REPLACEMENT CHARACTER}")
 _LINES: Final = {code: text for code, text in _REPLACED.items() if chr(code) not in "\n\t"}
 

@@ -44,6 +44,11 @@ def without_deprecated(resources: Resources) -> ResourceList:
     return renamed
 
 
+def is_extended(name: str) -> bool:
+    """Whether a resource is an extended one: not native to Kubernetes, with integer amounts and no overcommit."""
+    return "/" in name and "kubernetes.io/" not in name and not name.startswith("requests.")
+
+
 def amplify(amount: int, ratio: float) -> int:
     """`amount` times `ratio`, rounded up on the binary double; unchanged for ratios up to 1."""
     return amount if ratio <= 1 else math.ceil(float(amount) * ratio)

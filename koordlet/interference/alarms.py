@@ -17,7 +17,7 @@ from koordlet.audit import pod as about_pod
 from koordlet.audit import unknown as about_other
 from koordlet.interference import wording
 from koordlet.interference.advice import ACTIONS
-from koordlet.interference.model import Cause, Verdict, WaitResource
+from koordlet.interference.model import Cause, Track, Verdict
 
 log = get_logger(__name__)
 
@@ -25,8 +25,6 @@ EVENT_SECONDS = 60.0
 EVENT_TIMES_KEPT = 4096
 DETECTED, OWN, ENDED = "InterferenceDetected", "SelfInflictedDelay", "InterferenceEnded"
 AUDIT_LEVEL = 1
-Track = tuple[str, WaitResource, Cause]
-"""Subject key, resource, cause."""
 
 
 class AlarmEventRecorder(Protocol):
@@ -66,7 +64,7 @@ class AlarmPublisher:
         lasted = self._clock() - verdict.began
         text = f"container {verdict.victim.name}: {verdict.resource.value} trouble ended after {lasted:.0f} s"
         self._log(verdict, ENDED, text)
-        track = _track(verdict)
+        track = verdict.track
         if track in self._begin_sent:
             self._begin_sent.discard(track)
             self._emit(verdict, "Normal", ENDED, text)
@@ -97,7 +95,7 @@ class AlarmPublisher:
         """Send an Event unless one about this track was sent recently; an update of an active alarm is always sent."""
         if strategy.event is False:
             return
-        track, now = _track(verdict), self._clock()
+        track, now = verdict.track, self._clock()
         recent = now - self._event_times.get(track, -EVENT_SECONDS) < EVENT_SECONDS
         if recent and not (update and track in self._begin_sent):
             return
@@ -122,10 +120,6 @@ class AlarmPublisher:
             field_path=f"spec.containers{{{victim.name}}}",
         )
         return self._recorder.event(pod, type, reason, text)
-
-
-def _track(verdict: Verdict) -> Track:
-    return verdict.victim.key, verdict.resource, verdict.cause
 
 
 def _details(verdict: Verdict) -> dict[str, object]:

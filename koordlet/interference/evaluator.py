@@ -17,11 +17,8 @@ from numpy.typing import NDArray
 from koordlet.api.sloconfig.interference import InterferenceStrategy
 from koordlet.interference.detector import Detector
 from koordlet.interference.history import History
-from koordlet.interference.model import CAUSES, RESOURCES, AlarmState, Cause, Evidence, Verdict, WaitResource
+from koordlet.interference.model import CAUSES, RESOURCES, AlarmState, Cause, Evidence, Track, Verdict, WaitResource
 from koordlet.interference.strategy import StrategySource
-
-Track = tuple[str, WaitResource, Cause]
-"""Subject key, resource, cause."""
 
 
 class CollectsEvidence(Protocol):
@@ -156,18 +153,18 @@ class InterferenceEvaluator:
     def _begin(self, verdict: Verdict, strategy: InterferenceStrategy, now: float) -> None:
         self.detections[verdict.resource.value, verdict.cause.value] += 1
         worst = _worst(verdict)
-        self._worst[_track(verdict)] = _WorstCulprit(worst, worst, now)
+        self._worst[verdict.track] = _WorstCulprit(worst, worst, now)
         for listener in self._listeners:
             listener.began(verdict, strategy)
 
     def _end(self, verdict: Verdict, strategy: InterferenceStrategy) -> None:
-        self._worst.pop(_track(verdict), None)
+        self._worst.pop(verdict.track, None)
         for listener in self._listeners:
             listener.ended(verdict, strategy)
 
     def _follow_culprits(self, strategy: InterferenceStrategy, now: float) -> None:
         for verdict in self.active:
-            known = self._worst.get(_track(verdict))
+            known = self._worst.get(verdict.track)
             if known is None or verdict.state is not AlarmState.INTERFERED:
                 continue
             worst = _worst(verdict)
@@ -178,10 +175,6 @@ class InterferenceEvaluator:
                 known.published = worst
                 for listener in self._listeners:
                     listener.culprit_changed(verdict, strategy)
-
-
-def _track(verdict: Verdict) -> Track:
-    return verdict.victim.key, verdict.resource, verdict.cause
 
 
 def _worst(verdict: Verdict) -> str:

@@ -135,6 +135,10 @@ class Signal:
     """Value from which on it counts as a delay; None for a figure that only supports."""
 
 
+Track = tuple[str, WaitResource, Cause]
+"""What verdicts follow each other for: the key of the victim's subject, resource, cause."""
+
+
 class Verdict(msgspec.Struct, frozen=True):
     """State, score and culprits of one container, resource and cause. A msgspec struct, because most of the hundreds of
     verdicts per second differ from the previous one in a few numbers only (`msgspec.structs.replace`)."""
@@ -169,6 +173,10 @@ class Verdict(msgspec.Struct, frozen=True):
     def on(self) -> bool:
         """Whether the alarm is active."""
         return self.state.alarm
+
+    @property
+    def track(self) -> Track:
+        return self.victim.key, self.resource, self.cause
 
 
 @dataclass(frozen=True, slots=True)

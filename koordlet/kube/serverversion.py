@@ -1,23 +1,19 @@
 """Checks that the API server's version is supported: a readiness check that names the version and what to do.
 
-The version is read at the start, then every PERIOD_S until it is supported. A server that does not report its version
-(an aggregator that refuses /version) is not judged.
+A server that does not report its version (an aggregator that refuses /version) is not judged.
 """
 
 from __future__ import annotations
 
-import asyncio
-
 from koordlet.api.encoding import wire
 from koordlet.api.encoding.base import Struct
 from koordlet.app.logging import get_logger
-from koordlet.app.tasks import end_tasks
 from koordlet.kube.advice import OLDEST_SERVER, oldest_server
 from koordlet.kube.client import Client
 from koordlet.kube.errors import ConnectionFailed, KubeError
+from koordlet.kube.startcheck import StartCheck
 
 log = get_logger(__name__)
-PERIOD_S = 30.0
 PATH = "/version"
 
 
@@ -42,27 +38,13 @@ def problem_of(info: ServerInfo) -> str | None:
     )
 
 
-class ServerVersionCheck:
-    """A service for `Runner`; `problem` fits `HealthChecks.check`."""
+class ServerVersionCheck(StartCheck):
+    """Passed when the server reports a supported version."""
 
     def __init__(self, client: Client) -> None:
-        self.name = "server-version"
-        self.problem: str | None = None
-        self._client = client
-        self._task: asyncio.Task[None] | None = None
+        super().__init__("server-version", client)
 
-    async def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=self.name)
-
-    async def stop(self) -> None:
-        await end_tasks(self._task)
-
-    async def _run(self) -> None:
-        while not await self._supported():
-            await self._client.clock.sleep(PERIOD_S)
-
-    async def _supported(self) -> bool:
-        """Read the version and update `problem`; whether the server reports a supported version."""
+    async def passed(self) -> bool:
         try:
             info: ServerInfo = wire.decode(await self._client.transport.request("GET", PATH), ServerInfo)
         except ConnectionFailed:

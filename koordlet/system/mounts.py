@@ -47,6 +47,11 @@ class CgroupMounts:
         """Root directory of the hierarchy with the files of `controller`, None when it is not mounted."""
         return self.unified if self.version == 2 else self.v1.get(controller)
 
+    @property
+    def naming(self) -> Path | None:
+        """The tree whose directories identify containers."""
+        return self.hierarchy("cpu") or self.unified
+
 
 def parse_mountinfo(text: str, path: str = "mountinfo") -> list[Mount]:
     """All mounts in file order; raises `MalformedFile` naming the line."""

@@ -19,6 +19,15 @@ from control.ctl.views.koordletclient import DEFAULT_URL
 from control.ctl.views.schedulerclient import DEFAULT_SCHEDULER_URL
 
 F = TypeVar("F", bound=Callable[..., Any])
+STATE_DIR = Path("/var/lib/koord")
+
+state_dir_option = click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
+    default=STATE_DIR,
+    show_default=True,
+    help="Directory of the node's state and logs.",
+)
 
 
 @dataclass(frozen=True)

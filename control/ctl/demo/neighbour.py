@@ -13,9 +13,8 @@ from typing import Any
 from control.ctl.demo import judge, workload
 from control.ctl.demo.judge import DemoResult
 from control.ctl.demo.stage import REPORT_PERIOD_S, TOP_TIMEOUT_S, DemoStage
-from control.ctl.movecommands import UNCUT_COLUMNS
 from control.ctl.pagecommands import print_top
-from control.ctl.terminal import SafeConsole
+from control.ctl.terminal import UNCUT_COLUMNS, SafeConsole
 from control.ctl.views.koordletclient import KoordletUnreachable, fetch_top
 from control.ctl.views.migrations import fetch_migrations, migrations_table, summaries
 from koordlet.api.crs.migration import PodMigrationJob

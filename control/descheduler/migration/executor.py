@@ -32,7 +32,6 @@ from koordlet.api.core import Pod
 from koordlet.api.crs.migration import PodMigrationJob, PodMigrationJobStatus
 from koordlet.api.crs.reservation import Reservation
 from koordlet.api.encoding import wire
-from koordlet.api.meta import ObjectReference
 from koordlet.api.names import LABEL_RESERVATION_ORDER
 from koordlet.api.registry import resource_for
 from koordlet.app.logging import get_logger
@@ -126,7 +125,7 @@ class JobExecutor:
             pod = self._view.pod(ref.namespace, ref.name)
             if pod is None or (ref.uid and pod.metadata.uid != ref.uid):
                 pod = await self._live(Pod, ref.name, ref.namespace)
-        target = _reservation_ref(job)
+        target = reconcile.reservation_ref(job)
         if target is not None and not is_terminal(job):
             reservation = self._reservations.get(target.name) or await self._live(Reservation, target.name)
             if reservation is not None and target.uid and reservation.metadata.uid != target.uid:
@@ -147,7 +146,7 @@ class JobExecutor:
 
     def adopt(self, job: PodMigrationJob) -> None:
         """Record whose pod a job of an earlier process moves, before any job goes on."""
-        ref, target = job.spec.pod_ref, _reservation_ref(job)
+        ref, target = job.spec.pod_ref, reconcile.reservation_ref(job)
         reservation = self._reservations.get(target.name) if target is not None else None
         self._depart(job, self._view.pod(ref.namespace, ref.name), reservation)
 
@@ -163,7 +162,7 @@ class JobExecutor:
             job = self._book.get(each)
             if job is None or is_terminal(job):
                 continue
-            ref = _reservation_ref(job)
+            ref = reconcile.reservation_ref(job)
             place = self._reservations.get(ref.name) if ref is not None else None
             yield SiblingMove(job, place, self._reservations.get(reservations.reservation_name(job)))
 
@@ -268,7 +267,7 @@ class JobExecutor:
 
     async def delete_reservation(self, job: PodMigrationJob) -> None:
         """Delete the Reservation that was created for the job; others stay. Raises KubeError."""
-        ref = _reservation_ref(job)
+        ref = reconcile.reservation_ref(job)
         name = ref.name if ref is not None else reservations.reservation_name(job)
         reservation = await self._live(Reservation, name)
         if reservation is not None and reservations.is_own(reservation, job):
@@ -318,9 +317,3 @@ class JobExecutor:
 
 class ReservationFailed(Exception):
     """The Reservation cannot be created or is not usable now; repeated with back-off until the job's time is over."""
-
-
-def _reservation_ref(job: PodMigrationJob) -> ObjectReference | None:
-    options = job.spec.reservation_options
-    ref = options.reservation_ref if options is not None else None
-    return ref if ref is not None and ref.name else None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from koordlet.api.crs.nodemetric import NodeMetric
-from koordlet.api.encoding.wire import WireError, convert
-from koordlet.api.pages.interference import EXTENSION_KEY, Brief
+from koordlet.api.pages.interference import EXTENSION_KEY, Brief, briefs_of
 from koordlet.api.qos import LS, LSE, LSR
 
 MAX_DELAYS_PER_NODE: Final = 1000
@@ -46,7 +45,7 @@ def delays_of(metric: NodeMetric) -> list[Delay]:
         document = (pod.extensions or {}).get(EXTENSION_KEY)
         if document is None or pod.qos not in _SERVICES:
             continue
-        for brief in _briefs(document):
+        for brief in briefs_of(document):
             if brief.cause == _NEIGHBOUR and brief.state in _DELAYED and len(delays) < MAX_DELAYS_PER_NODE:
                 delays.append(_delay(f"{pod.namespace}/{pod.name}", brief))
     return delays
@@ -57,11 +56,3 @@ def _delay(victim: str, brief: Brief) -> Delay:
     culprit = "/".join(parts[:2]) if len(parts) == 3 else ""
     share, lost = (min(max(value, 0.0), 1.0) for value in (brief.share, brief.lost))
     return Delay(victim, brief.container, brief.resource, culprit, share, lost, brief.confidence)
-
-
-def _briefs(document: Any) -> list[Brief]:
-    try:
-        briefs: list[Brief] = convert(document, list[Brief])
-    except WireError:
-        return []
-    return briefs

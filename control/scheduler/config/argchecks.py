@@ -10,6 +10,7 @@ from control.component.errors import duplicate, invalid, required, unsupported
 from control.scheduler.config import args as a
 from control.scheduler.config import hookfactories
 from koordlet.api.core.selectors import NodeAffinity, NodeSelectorTerm
+from koordlet.api.resources import is_extended
 
 MAX_WEIGHT: Final = 100
 _FIT_TYPES: Final = ("LeastAllocated", "MostAllocated", "RequestedToCapacityRatio")
@@ -86,11 +87,6 @@ def _ignored(path: str, args: a.NodeResourcesFitArgs | a.ReservationArgs, *, ext
             yield invalid(where, group, "must be a DNS subdomain")
         elif extended and group == "kubernetes.io":
             yield invalid(where, group, "must not be kubernetes.io")
-
-
-def is_extended(name: str) -> bool:
-    """Whether a resource is an extended one, not native to Kubernetes."""
-    return "/" in name and "kubernetes.io/" not in name and not name.startswith("requests.")
 
 
 def _qualified(name: str) -> bool:

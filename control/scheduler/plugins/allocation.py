@@ -66,8 +66,3 @@ def amounts(table: NodeTable, resource: ScoredResource, row: int, room: Mapping[
     used = table.nonzero if resource.nonzero else table.requested
     with_pod = used.item(resource.column, row) + resource.amount
     return table.allocatable.item(resource.column, row), with_pod - room.get(resource.key, 0) if room else with_pod
-
-
-def is_extended(name: str) -> bool:
-    """Whether a resource is an extended one, not native to Kubernetes."""
-    return "/" in name and "kubernetes.io/" not in name and not name.startswith("requests.")

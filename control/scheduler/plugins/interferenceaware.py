@@ -23,8 +23,7 @@ from control.scheduler.framework.status import SKIP, Code
 from control.scheduler.state.columns import IntArray, Reasons16, RowColumn, Rows, count
 from control.scheduler.state.pods import PodInfo, Shape
 from koordlet.api.crs.nodemetric import NodeMetric
-from koordlet.api.encoding.wire import WireError, convert
-from koordlet.api.pages.interference import EXTENSION_KEY, Brief
+from koordlet.api.pages.interference import EXTENSION_KEY, briefs_of
 from koordlet.api.qos import BE, LS, LSE, LSR, qos_class
 
 KINDS: Final = ("cpu", "memory", "io", "network")
@@ -196,7 +195,7 @@ def victim_containers(metric: NodeMetric, min_confidence: float) -> tuple[int, .
         briefs_document = (pod.extensions or {}).get(EXTENSION_KEY)
         if briefs_document is None or pod.qos not in _VICTIM_QOS:
             continue
-        for brief in _briefs(briefs_document):
+        for brief in briefs_of(briefs_document):
             kind = _KIND_OF.get(brief.resource)
             sure = brief.confidence >= min_confidence
             if kind is not None and sure and brief.cause == "neighbour" and brief.state in _VICTIM_STATES:
@@ -213,11 +212,3 @@ def points(victims: Sequence[int], thresholds: Sequence[int], weights: Sequence[
         for number, threshold, weight in zip(victims, thresholds, weights, strict=True)
     )
     return max(0, MAX_SCORE - lost)
-
-
-def _briefs(document: Any) -> list[Brief]:
-    try:
-        briefs: list[Brief] = convert(document, list[Brief])
-    except WireError:
-        return []
-    return briefs

@@ -24,6 +24,7 @@ from control.scheduler.state.credit import NO_ROOM, RowCredit, no_room
 from control.scheduler.state.pods import PodInfo, Shape
 from control.scheduler.state.table import PODS
 from koordlet.api.core.podresources import pod_requests
+from koordlet.api.resources import is_extended
 
 _MAX_CUSTOM_SCORE: Final = 10
 _UNRESOLVABLE: Final = 1
@@ -208,7 +209,7 @@ class NodeResourcesFit(Plugin):
         return compiled
 
     def _is_ignored(self, name: str) -> bool:
-        if not (self._ignored or self._ignored_groups) or not allocation.is_extended(name):
+        if not (self._ignored or self._ignored_groups) or not is_extended(name):
             return False
         return name in self._ignored or name.partition("/")[0] in self._ignored_groups
 

@@ -30,6 +30,7 @@ from control.standalone.schema.validation_probes import (
 )
 from control.standalone.schema.validation_security import container_security, pod_security
 from control.standalone.schema.validation_volumes import mounts, volume_source
+from koordlet.api.resources import is_extended
 
 Json = Mapping[str, Any]
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -300,11 +301,6 @@ def resources(requirements: Json, path: str) -> Iterator[FieldError]:
     named = {*limits, *requests}
     if any(name.startswith("hugepages-") for name in named) and not named & {"cpu", "memory"}:
         yield fe.forbidden(path, "HugePages require cpu or memory")
-
-
-def is_extended(name: str) -> bool:
-    """Extended resources have a domain other than kubernetes.io, integer amounts and no overcommit."""
-    return "/" in name and "kubernetes.io/" not in name and not name.startswith("requests.")
 
 
 def _pod_update(new: Json, old: Json) -> Iterator[FieldError]:

@@ -3,12 +3,13 @@
 Not in Koordinator. `koordctl explain pod` prints the page. Times are Unix seconds; an absent value is unknown.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from koordlet.api.encoding.base import Struct
 from koordlet.api.encoding.fields import doc, written
+from koordlet.api.encoding.wire import WireError, convert
 
 EXTENSION_KEY = "interference"
 """Key in `NodeMetric.status.podsMetric[].extensions`."""
@@ -76,6 +77,15 @@ class Brief(Struct):
     culprit: Annotated[str, doc("`namespace/pod/container` of the main culprit, empty if self-inflicted.")] = ""
     share: Annotated[float, doc("The main culprit's share, 0 to 1.")] = written(float)
     action: str = ""
+
+
+def briefs_of(document: Any) -> list[Brief]:
+    """The briefs that a NodeMetric has under EXTENSION_KEY; none if it is malformed."""
+    try:
+        briefs: list[Brief] = convert(document, list[Brief])
+    except WireError:
+        return []
+    return briefs
 
 
 class SeriesReport(Struct):

@@ -35,7 +35,7 @@ class BlockFiles(FileSource):
     def of(cls, host: Host) -> BlockFiles:
         """Raises `ProbeError` where the machine has no such files."""
         mounts = host.facts.cgroup_mounts
-        named = mounts.hierarchy("cpu") or mounts.unified
+        named = mounts.naming
         root = mounts.unified if mounts.version == 2 else mounts.v1.get("blkio")
         if root is None or named is None:
             raise ProbeError("files: no blkio hierarchy and no unified tree is mounted")

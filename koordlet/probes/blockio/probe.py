@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,11 +34,10 @@ from koordlet.probes.loading.frame import (
     Build,
     MappedProbe,
     ProbeEnvironment,
-    ProbeError,
     SourceOf,
     as_probe_error,
     load,
-    open_core,
+    open_or_files,
 )
 from koordlet.probes.loading.mapped import map_arrays
 from koordlet.probes.status import ProbeStatus
@@ -171,8 +170,6 @@ def without_device(tags: Ints) -> Ints:
 def load_core(place: ProbeEnvironment, sizes: IoSizes | None = None, ids: OwnerIds | None = None) -> BlockIO:
     """The probe. Raises `ProbeError`."""
     ids = ids or OwnerIds.of(place.host)
-    if ids is None:
-        raise ProbeError("no cgroup hierarchy is mounted")
     conditions = []
     with as_probe_error():
         skip = [name for name in (SPLIT, THROTTLE_TIMER) if not libbpf.kernel_has_tracepoint(name)]
@@ -195,11 +192,4 @@ def load_core(place: ProbeEnvironment, sizes: IoSizes | None = None, ids: OwnerI
 
 def open_block_io(place: ProbeEnvironment) -> tuple[BlockIOSource | None, ProbeStatus]:
     """The probe, else the kernel's files, else nothing."""
-    probe, status = open_core(place, load_core)
-    if probe is not None:
-        return probe, status
-    try:
-        files = BlockFiles.of(place.host)
-    except ProbeError as error:
-        return None, replace(status, reason=f"{status.reason}; {error}")
-    return files, replace(status, source=files.source)
+    return open_or_files(place, load_core, BlockFiles.of)

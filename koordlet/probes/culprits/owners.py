@@ -24,6 +24,7 @@ import numpy as np
 
 from koordlet.probes.columns import Ints
 from koordlet.probes.layouts import OWNER_SPACE, TAG_SPACE_SHIFT
+from koordlet.probes.loading.frame import ProbeError
 from koordlet.system.cgroup import members, tree
 from koordlet.system.errors import CgroupGone
 from koordlet.system.host import Host
@@ -79,12 +80,12 @@ class OwnerIds:
         """Tag that was not found -> (when to search again, pause after that search)."""
 
     @classmethod
-    def of(cls, host: Host, min_interval: float = 2.0) -> OwnerIds | None:
-        """None where no cgroup hierarchy is mounted."""
+    def of(cls, host: Host, min_interval: float = 2.0) -> OwnerIds:
+        """Raises `ProbeError` where no cgroup hierarchy is mounted."""
         mounts = host.facts.cgroup_mounts
-        named = mounts.hierarchy("cpu") or mounts.unified
+        named = mounts.naming
         if named is None:
-            return None
+            raise ProbeError("no cgroup hierarchy is mounted")
         trees = {}
         if mounts.version != 2:
             mounted = {BLKIO: mounts.v1.get("blkio"), MEMORY: mounts.v1.get("memory"), UNIFIED: mounts.unified}

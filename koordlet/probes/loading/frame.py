@@ -16,9 +16,9 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 from koordlet.probes.loading import bpffs, libbpf
 from koordlet.probes.loading.libbpf import BpfError, ProgramStats
@@ -56,6 +56,8 @@ class SourceOf(Protocol[S_co]):
 
 class FileSource:
     """A source that reads kernel files: it holds nothing open, and keeps nothing per cgroup."""
+
+    source: ClassVar[str]
 
     def reclaim(self, live: frozenset[int]) -> int:
         """See `SourceOf.reclaim`."""
@@ -125,6 +127,7 @@ class Loaded(Protocol):
 
 
 _L = TypeVar("_L", bound=Loaded)
+_F = TypeVar("_F", bound=FileSource)
 
 
 def open_core(place: ProbeEnvironment, load: Callable[[ProbeEnvironment], _L]) -> tuple[_L | None, ProbeStatus]:
@@ -138,6 +141,20 @@ def open_core(place: ProbeEnvironment, load: Callable[[ProbeEnvironment], _L]) -
         return None, ProbeStatus(False, "none", "; ".join(filter(None, [place.note, f"core: {error}"])))
     reason = "; ".join(filter(None, [place.note, *source.conditions]))
     return source, ProbeStatus(True, source.source, reason, place.pins is not None, source.reused)
+
+
+def open_or_files(
+    place: ProbeEnvironment, load: Callable[[ProbeEnvironment], _L], files_of: Callable[[Host], _F]
+) -> tuple[_L | _F | None, ProbeStatus]:
+    """The probe, else the kernel's files, else nothing. `files_of` raises `ProbeError` where there are no files."""
+    probe, status = open_core(place, load)
+    if probe is not None:
+        return probe, status
+    try:
+        files = files_of(place.host)
+    except ProbeError as error:
+        return None, replace(status, reason=f"{status.reason}; {error}")
+    return files, replace(status, source=files.source)
 
 
 class Attached:

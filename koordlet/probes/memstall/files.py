@@ -8,6 +8,7 @@ from koordlet.probes.loading.frame import FileSource, ProbeError
 from koordlet.probes.memstall.snapshot import MemStallSnapshot, sums_only
 from koordlet.system.cgroup import pressure, tree
 from koordlet.system.errors import CgroupGone
+from koordlet.system.host import Host
 
 
 class PressureFiles(FileSource):
@@ -24,6 +25,14 @@ class PressureFiles(FileSource):
             raise ProbeError(f"{unified}: no memory.pressure in any cgroup (kernel without PSI, or psi=0)")
         self._unified = unified
         self._named = named
+
+    @classmethod
+    def of(cls, host: Host) -> PressureFiles:
+        """Raises `ProbeError` where the machine has no such files."""
+        mounts = host.facts.cgroup_mounts
+        if mounts.naming is None:
+            raise ProbeError("memory.pressure: no cgroup hierarchy is mounted")
+        return cls(mounts.unified, mounts.naming)
 
     def read(self) -> MemStallSnapshot:
         """Read the file of every cgroup."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,11 +28,10 @@ from koordlet.probes.loading.frame import (
     Build,
     MappedProbe,
     ProbeEnvironment,
-    ProbeError,
     SourceOf,
     as_probe_error,
     load,
-    open_core,
+    open_or_files,
 )
 from koordlet.probes.loading.mapped import map_arrays
 from koordlet.probes.memstall.files import PressureFiles
@@ -187,15 +185,4 @@ def _functions(proc: Path) -> dict[str, AddressRange]:
 
 def open_mem_stall(place: ProbeEnvironment) -> tuple[MemStallSource | None, ProbeStatus]:
     """The probe, else PSI's files, else nothing."""
-    probe, status = open_core(place, load_core)
-    if probe is not None:
-        return probe, status
-    mounts = place.host.facts.cgroup_mounts
-    named = mounts.hierarchy("cpu") or mounts.unified
-    try:
-        if named is None:
-            raise ProbeError("memory.pressure: no cgroup hierarchy is mounted")
-        files = PressureFiles(mounts.unified, named)
-    except ProbeError as error:
-        return None, replace(status, reason=f"{status.reason}; {error}")
-    return files, replace(status, source=files.source)
+    return open_or_files(place, load_core, PressureFiles.of)

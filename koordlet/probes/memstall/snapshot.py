@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from koordlet.probes.columns import Ints, Losses, align, columns, lost_since, subtract
+from koordlet.probes.columns import Ints, Losses, align, columns, lost_since, row_of, subtract
 from koordlet.probes.culprits.matrix import CulpritMatrix
 from koordlet.probes.layouts import BUCKETS, STALL_KIND
 
@@ -63,8 +63,7 @@ class MemStallSnapshot:
 
     def row(self, key: int) -> int | None:
         """Index of `key`, None when none of its tasks has stalled."""
-        index = int(np.searchsorted(self.keys, key))
-        return index if index < len(self.keys) and self.keys[index] == key else None
+        return row_of(self.keys, key)
 
 
 _ROWS = ("hist", "sum_ns", "wakeups", "direct_pages", "limit_pages")

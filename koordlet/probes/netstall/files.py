@@ -36,7 +36,7 @@ class NetFiles(FileSource):
     def of(cls, host: Host) -> NetFiles:
         """Raises `ProbeError` where the machine has no such files."""
         mounts = host.facts.cgroup_mounts
-        named = mounts.hierarchy("cpu") or mounts.unified
+        named = mounts.naming
         if named is None:
             raise ProbeError("files: no cgroup hierarchy is mounted")
         if not netns.has_tcp_counters(host.roots.proc):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,11 +22,10 @@ from koordlet.probes.loading.frame import (
     Build,
     MappedProbe,
     ProbeEnvironment,
-    ProbeError,
     SourceOf,
     as_probe_error,
     load,
-    open_core,
+    open_or_files,
 )
 from koordlet.probes.loading.mapped import map_arrays
 from koordlet.probes.netstall.files import NetFiles
@@ -157,8 +156,6 @@ def preempt_count_offset() -> int:
 def load_core(place: ProbeEnvironment, sizes: NetSizes | None = None, ids: OwnerIds | None = None) -> NetStall:
     """The probe. Raises `ProbeError`."""
     ids = ids or OwnerIds.of(place.host)
-    if ids is None:
-        raise ProbeError("no cgroup hierarchy is mounted")
     with as_probe_error():
         skip = tuple(name for name in OPTIONAL if not libbpf.kernel_has_tracepoint(name))
         conditions = [OPTIONAL[name] for name in skip]
@@ -179,11 +176,4 @@ def load_core(place: ProbeEnvironment, sizes: NetSizes | None = None, ids: Owner
 
 def open_net_stall(place: ProbeEnvironment) -> tuple[NetStallSource | None, ProbeStatus]:
     """The probe, else the kernel's files, else nothing."""
-    probe, status = open_core(place, load_core)
-    if probe is not None:
-        return probe, status
-    try:
-        files = NetFiles.of(place.host)
-    except ProbeError as error:
-        return None, replace(status, reason=f"{status.reason}; {error}")
-    return files, replace(status, source=files.source)
+    return open_or_files(place, load_core, NetFiles.of)

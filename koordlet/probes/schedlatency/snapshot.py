@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from koordlet.probes.columns import Ints, Losses, align, columns, lost_since, subtract
+from koordlet.probes.columns import Ints, Losses, align, columns, lost_since, row_of, subtract
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,7 @@ class SchedLatencySnapshot:
 
     def row(self, key: int) -> int | None:
         """Index of `key`, None when none of its tasks has run."""
-        index = int(np.searchsorted(self.keys, key))
-        return index if index < len(self.keys) and self.keys[index] == key else None
+        return row_of(self.keys, key)
 
 
 @dataclass(frozen=True, slots=True)

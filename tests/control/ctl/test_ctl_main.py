@@ -13,10 +13,10 @@ from aiohttp import web
 from rich.console import Console
 
 from control.ctl import main
+from control.ctl.cluster.choice import STATE_DIR
 from control.ctl.node import state
 from control.ctl.node.state import NodeSettings
 from control.ctl.node.status import collect_status, render
-from control.ctl.pagecommands import STATE_DIR
 from control.ctl.views.koordletclient import KoordletUnreachable, fetch_ready, fetch_top
 from control.processid import ProcessId
 from koordlet.api.encoding.wire import encode

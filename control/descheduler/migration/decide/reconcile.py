@@ -67,7 +67,7 @@ def _pod(job: PodMigrationJob) -> str:
 def _reserve(seen: Observed) -> Decision:
     """Steps A and B: a Reservation exists, has its order and a node."""
     job, reservation = seen.job, seen.reservation
-    ref = _reservation_ref(job)
+    ref = reservation_ref(job)
     if ref is None:
         if seen.pod is not None and not _has_template_owners(job) and not _is_replaced(seen.pod):
             return d.failed(seen, c.FORBIDDEN, f"Pod {_pod(job)} has no controller that would replace it")
@@ -237,7 +237,8 @@ def _condition(reservation: Reservation, type_: str) -> r.ReservationCondition |
     return next((each for each in reservation.status.conditions if each.type == type_), None)
 
 
-def _reservation_ref(job: PodMigrationJob) -> ObjectReference | None:
+def reservation_ref(job: PodMigrationJob) -> ObjectReference | None:
+    """The existing Reservation that the job names."""
     options = job.spec.reservation_options
     ref = options.reservation_ref if options is not None else None
     return ref if ref is not None and ref.name else None

@@ -10,7 +10,6 @@ import numpy as np
 from control.numa.affinity import NodeRoom, NumaRequest
 from control.numa.masks import numbers_of
 from control.scheduler.config.args import ScoringStrategy, WeightedResource
-from control.scheduler.plugins.allocation import is_extended
 from control.scheduler.plugins.nodenumaresource.book import NumaBook
 from control.scheduler.plugins.nodenumaresource.columns import BEST, ONE_ZONE, UNPUBLISHED
 from control.scheduler.plugins.nodenumaresource.decision import RowDecisions
@@ -21,6 +20,7 @@ from control.scheduler.plugins.nodenumaresource.ratios import amplify
 from control.scheduler.plugins.nodenumaresource.zonesets import ZoneSets
 from control.scheduler.state.columns import IntArray, Mask, RowArray
 from control.scheduler.state.table import CPU, NodeTable
+from koordlet.api.resources import is_extended
 
 MAX: Final = 100
 MOST: Final = "MostAllocated"

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 from control.reservation.amounts import restricted_shortages, score
 from control.scheduler.config.args import ReservationArgs
-from control.scheduler.plugins.allocation import is_extended
 from control.scheduler.plugins.reservation.book import ReservationBook, ReservedRoom
 from control.scheduler.plugins.reservation.fit import Fit
 from control.scheduler.plugins.reservation.match import PodMatch
 from control.scheduler.state.table import PODS
 from koordlet.api.crs.reservation import RESTRICTED
+from koordlet.api.resources import is_extended
 
 
 def by_node(resource: str) -> str:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from control.scheduler.plugins.nodeselection import RequiredNodes
 from control.scheduler.plugins.volumes.claims import SELECTED_NODE, Storage, is_bound
-from control.scheduler.plugins.volumes.matching import VolumePlan
+from control.scheduler.plugins.volumes.matching import VolumePlan, reachable
 from control.scheduler.state.versions import reached
 from koordlet.api.core import Node, PersistentVolume, PersistentVolumeClaim
 
@@ -43,7 +42,7 @@ def _matched(
         return False, f"claim {key} or volume {name} is gone"
     if not reached(volume.metadata.resource_version, written):
         return False, ""
-    if not _reachable(volume, node):
+    if not reachable(volume, node):
         return False, _unreachable(volume, node)
     if volume.spec.claim_ref is None or not volume.spec.claim_ref.uid:
         return False, f"claimRef of volume {name} was reset"
@@ -63,14 +62,9 @@ def _provisioned(
         volume = storage.volume(claim.spec.volume_name)
         if volume is None:
             return False, ""
-        if not _reachable(volume, node):
+        if not reachable(volume, node):
             return False, _unreachable(volume, node)
     return is_bound(claim), ""
-
-
-def _reachable(volume: PersistentVolume, node: Node) -> bool:
-    affinity = volume.spec.node_affinity
-    return affinity is None or affinity.required is None or RequiredNodes.selected_by(affinity.required).matches(node)
 
 
 def _unreachable(volume: PersistentVolume, node: Node) -> str:

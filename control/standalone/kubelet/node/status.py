@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from control.standalone.kubelet.node.machine import MachineCapacity
-from control.standalone.kubelet.pods.status import rfc3339
+from control.standalone.objectmeta import timestamp
 from koordlet.api.encoding.quantity import BINARY_SI, Quantity
 
 CONDITIONS = (
@@ -108,8 +108,8 @@ def node_conditions(old: Mapping[str, Mapping[str, Any]], now: float, ready: boo
                 "status": status,
                 "reason": reason,
                 "message": message,
-                "lastHeartbeatTime": rfc3339(now),
-                "lastTransitionTime": since or rfc3339(now),
+                "lastHeartbeatTime": timestamp(now),
+                "lastTransitionTime": since or timestamp(now),
             }
         )
     return out
@@ -166,6 +166,6 @@ def lease(node_name: str, node_uid: str, now: float, seconds: int) -> dict[str, 
         "spec": {
             "holderIdentity": node_name,
             "leaseDurationSeconds": seconds,
-            "renewTime": f"{rfc3339(now).removesuffix('Z')}.{fraction:06d}Z",
+            "renewTime": f"{timestamp(now).removesuffix('Z')}.{fraction:06d}Z",
         },
     }

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from control.standalone.kubelet.pods.spec import ContainerSpec, ParsedPod, qos_class
 from control.standalone.kubelet.runtimes.runtime import RuntimeContainer
+from control.standalone.objectmeta import timestamp
 
 CONTAINER_ID_SCHEME = "containerd://"
 """Of the four schemes that readers of pod statuses know (spec 03 §1.2), the one that fits the cgroup names."""
@@ -59,12 +59,8 @@ class PhaseDecision:
     phase: str = "Failed"
 
 
-def rfc3339(seconds: float) -> str:
-    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def _ns(ns: int) -> str:
-    return rfc3339(ns // 10**9)
+    return timestamp(ns // 10**9)
 
 
 def _terminated(info: RuntimeContainer) -> dict[str, Any]:
@@ -211,7 +207,7 @@ def conditions(
     for condition in new:
         old_condition = old_by_type.get(condition["type"], {})
         same = old_condition.get("status") == condition["status"] and old_condition.get("lastTransitionTime")
-        condition["lastTransitionTime"] = old_condition["lastTransitionTime"] if same else rfc3339(now)
+        condition["lastTransitionTime"] = old_condition["lastTransitionTime"] if same else timestamp(now)
         condition.setdefault("lastProbeTime", None)
     return new
 
@@ -236,7 +232,7 @@ def pod_status(
         "qosClass": qos_class(pod).value,
         "hostIP": host_ip,
         "hostIPs": [{"ip": host_ip}],
-        "startTime": rfc3339(start_time),
+        "startTime": timestamp(start_time),
         "conditions": conditions(pod, records, now_phase, sandbox, old, now),
         "containerStatuses": [
             container_status(c, records[c.name], "ContainerCreating" if init_done else "PodInitializing")
@@ -269,5 +265,5 @@ def failed_status(decision: PhaseDecision, host_ip: str, start_time: float) -> d
         "reason": decision.reason,
         "message": decision.message,
         "hostIP": host_ip,
-        "startTime": rfc3339(start_time),
+        "startTime": timestamp(start_time),
     }

@@ -10,8 +10,8 @@ from prometheus_client.registry import Collector
 
 from control.standalone.kubelet.agent import Kubelet
 from control.standalone.kubelet.cgroups.directories import CgroupTree
-from control.standalone.kubelet.pods.status import rfc3339
 from control.standalone.kubelet.runtimes.runtime import SANDBOX_NAME
+from control.standalone.objectmeta import timestamp
 
 
 def _usage(tree: CgroupTree, cgroup: str, now: float) -> dict[str, Any]:
@@ -19,12 +19,12 @@ def _usage(tree: CgroupTree, cgroup: str, now: float) -> dict[str, Any]:
     out: dict[str, Any] = {}
     cpu = tree.cpu_usage_ns(cgroup)
     if cpu is not None:
-        out["cpu"] = {"time": rfc3339(now), "usageCoreNanoSeconds": cpu}
+        out["cpu"] = {"time": timestamp(now), "usageCoreNanoSeconds": cpu}
     usage = tree.memory_usage(cgroup)
     if usage is not None:
         inactive = tree.memory_inactive_file(cgroup) or 0
         out["memory"] = {
-            "time": rfc3339(now),
+            "time": timestamp(now),
             "usageBytes": usage,
             "workingSetBytes": max(0, usage - inactive),
         }
@@ -38,14 +38,14 @@ def summary(kubelet: Kubelet, now: float) -> dict[str, Any]:
         if worker.spec is None or worker.finished:
             continue
         containers = [
-            {"name": info.name, "startTime": rfc3339(info.started_at / 1e9), **_usage(tree, info.cgroup, now)}
+            {"name": info.name, "startTime": timestamp(info.started_at / 1e9), **_usage(tree, info.cgroup, now)}
             for info in kubelet.runtime.containers(worker.uid)
             if info.running and info.name != SANDBOX_NAME
         ]
         pods.append(
             {
                 "podRef": {"name": worker.pod_name, "namespace": worker.namespace, "uid": worker.uid},
-                "startTime": rfc3339(worker.start_time),
+                "startTime": timestamp(worker.start_time),
                 "containers": containers,
                 **_usage(tree, kubelet.cgroups.pod_dir(worker.spec), now),
             }

@@ -23,7 +23,6 @@ from control.standalone.kubelet.node.apirequests import NodeApi
 from control.standalone.kubelet.node.machine import MachineCapacity
 from control.standalone.kubelet.node.status import resources
 from control.standalone.kubelet.pods.state import PodStore
-from control.standalone.kubelet.pods.status import rfc3339
 from control.standalone.kubelet.runtimes.process import ProcessRuntime
 from control.standalone.kubelet.runtimes.runtime import (
     SANDBOX_NAME,
@@ -34,6 +33,7 @@ from control.standalone.kubelet.runtimes.runtime import (
     SandboxConfig,
     StreamRequest,
 )
+from control.standalone.objectmeta import timestamp
 from koordlet.api.encoding.quantity import Quantity
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.kube.errors import ApiError, Conflict, ConnectionFailed, NotFound
@@ -105,7 +105,7 @@ class FakeApi:
         meta = obj.setdefault("metadata", {})
         meta.setdefault("namespace", "default")
         meta.setdefault("uid", str(uuid.uuid4()))
-        meta["creationTimestamp"] = rfc3339(self._now())
+        meta["creationTimestamp"] = timestamp(self._now())
         obj.setdefault("status", {"phase": "Pending"})
         obj.setdefault("spec", {}).setdefault("nodeName", NODE)
         path = self.pod_path(meta["name"], meta["namespace"])
@@ -123,7 +123,7 @@ class FakeApi:
             if self._listener is not None and not self.away:
                 self._listener.pod_gone(obj["metadata"]["uid"])
             return
-        obj["metadata"]["deletionTimestamp"] = rfc3339(self._now() + seconds)
+        obj["metadata"]["deletionTimestamp"] = timestamp(self._now() + seconds)
         obj["metadata"]["deletionGracePeriodSeconds"] = seconds
         self._store(path, obj)
         self._tell(obj)
