@@ -35,11 +35,6 @@ def allocated(owners: Iterable[Mapping[str, int]], resources: Iterable[str]) -> 
     return total
 
 
-def booked(allocatable: Mapping[str, int], used: Mapping[str, int]) -> Amounts:
-    """What the node keeps for the reservation beside its owners: allocatable minus allocated, not below 0."""
-    return {name: max(amount - used.get(name, 0), 0) for name, amount in allocatable.items()}
-
-
 def available(allocatable: Mapping[str, int], used: Mapping[str, int], reserved: Mapping[str, int]) -> Amounts:
     """What the next owner may take: allocatable minus allocated minus the inner reserved amount, not below 0."""
     return {name: max(amount - used.get(name, 0) - reserved.get(name, 0), 0) for name, amount in allocatable.items()}

@@ -8,22 +8,11 @@ protocol (spec 01 §9 A21, A22).
 from typing import Final
 
 # --- domains -------------------------------------------------------------------------------------------
-DOMAIN: Final = "koordinator.sh/"
-DOMAIN_SCHEDULING: Final = "scheduling.koordinator.sh/"
-DOMAIN_SCHEDULING_INTERNAL: Final = "internal.scheduling.koordinator.sh/"
-DOMAIN_NODE: Final = "node.koordinator.sh/"
-DOMAIN_POD: Final = "pod.koordinator.sh/"
 DOMAIN_GANG: Final = "gang.scheduling.koordinator.sh/"
-DOMAIN_QUOTA: Final = "quota.scheduling.koordinator.sh/"
-DOMAIN_CONFIG: Final = "config.koordinator.sh/"
-DOMAIN_DESCHEDULER: Final = "descheduler.koordinator.sh/"
-DOMAIN_KUBELET: Final = "kubelet.koordinator.sh/"
-DOMAIN_RUNTIME_PROXY: Final = "runtimeproxy.koordinator.sh/"
 
 # --- resources (§4.3) ----------------------------------------------------------------------------------
 RESOURCE_CPU: Final = "cpu"
 RESOURCE_MEMORY: Final = "memory"
-RESOURCE_EPHEMERAL_STORAGE: Final = "ephemeral-storage"
 RESOURCE_BATCH_CPU: Final = "kubernetes.io/batch-cpu"
 RESOURCE_BATCH_MEMORY: Final = "kubernetes.io/batch-memory"
 RESOURCE_MID_CPU: Final = "kubernetes.io/mid-cpu"
@@ -148,7 +137,6 @@ ANNOTATION_EXACT_MATCH_RESERVATION: Final = "scheduling.koordinator.sh/exact-mat
 LABEL_OPERATING_MODE: Final = "scheduling.koordinator.sh/operating-mode"
 """Read by scheduler: With Reservation the running pod is a reservation for the pods in reservation-owners."""
 OPERATING_MODE_RESERVATION: Final = "Reservation"
-OPERATING_MODE_RUNNABLE: Final = "Runnable"
 ANNOTATION_RESERVATION_OWNERS: Final = "scheduling.koordinator.sh/reservation-owners"
 """Read by scheduler: JSON list like spec.owners of a Reservation, on a pod in operating mode."""
 ANNOTATION_RESERVATION_CURRENT_OWNER: Final = "scheduling.koordinator.sh/reservation-current-owner"
@@ -452,7 +440,6 @@ PAGES_AUDIENCE: Final = "koordinator-pages"
 PAGE_TOKEN_HEADER: Final = "X-Koordinator-Page-Token"
 """A token of that audience, where `Authorization` is not passed on: the API server's pods/proxy removes it."""
 SLO_CONFIGMAP: Final = "slo-controller-config"
-KOORDLET_CONFIGMAP: Final = "koordlet-config"
 GPU_SHARED_TEMPLATES_CONFIGMAP: Final = "gpu-shared-resource-templates"
 GPU_SHARED_TEMPLATES_KEY: Final = "data.yaml"
 

@@ -13,7 +13,6 @@ from control.reservation.amounts import (
     Shortage,
     allocated,
     available,
-    booked,
     restricted_shortages,
     score,
 )
@@ -29,7 +28,7 @@ GI = 1 << 30
 def test_the_worked_example_of_a_node_with_32_cpus() -> None:
     """R1 reserves 8, its owner uses 4, another pod uses 10: the record of the node is 22, and 18 is booked."""
     used = allocated([{"cpu": 4_000}], ["cpu"])
-    requested = 10_000 + 4_000 + booked({"cpu": 8_000}, used)["cpu"]
+    requested = 10_000 + 4_000 + available({"cpu": 8_000}, used, {})["cpu"]
     remained = available({"cpu": 8_000}, used, {})["cpu"]
     assert (32_000 - requested + remained, 32_000 - requested) == (18_000, 14_000)
     short = restricted_shortages({"cpu": 16_000}, ["cpu"], {"cpu": 8_000}, used, {})
@@ -80,17 +79,13 @@ def test_nothing_is_offered_twice(
 ) -> None:
     used = allocated(owners, capacity)
     rest = available(capacity, used, reserved)
-    kept = booked(capacity, used)
+    kept = available(capacity, used, {})
     for name, amount in capacity.items():
         assert 0 <= rest[name] <= kept[name] <= amount
         assert max(used.get(name, 0), amount) == used.get(name, 0) + kept[name]
     assert 0 <= score(pod, capacity, used) <= 100
     if not restricted_shortages(pod, capacity, capacity, used, {}, owners=0):
-        assert all(
-            pod.get(name, 0) == 0 or pod[name] <= rest_of
-            for name, rest_of in available(capacity, used, {}).items()
-            if name != "pods"
-        )
+        assert all(pod.get(name, 0) == 0 or pod[name] <= rest_of for name, rest_of in kept.items() if name != "pods")
 
 
 def test_the_reserve_pod_of_a_pending_reservation() -> None:
