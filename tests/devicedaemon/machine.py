@@ -7,10 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from koordlet.api.deviceinfos import DeviceDescription, read_descriptions
 from tests.devicedaemon import vendortools as tools
@@ -28,14 +25,6 @@ PCI = {
 
 def all_texts() -> tools.Texts:
     return {command: text for vendor in TEXTS for command, text in vendor().items()}
-
-
-def until(done: Callable[[], Any], what: str) -> Any:
-    end = time.monotonic() + PATIENCE
-    while not (result := done()):
-        assert time.monotonic() < end, f"timeout waiting for {what}"
-        time.sleep(0.02)
-    return result
 
 
 class Machine:

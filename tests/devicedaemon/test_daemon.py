@@ -20,7 +20,8 @@ from koordlet.metricsadvisor.facts.xpu import XpuCollector
 from koordlet.prometheus import Registries
 from koordlet.system.roots import Roots
 from tests.devicedaemon import vendortools as tools
-from tests.devicedaemon.machine import Machine, all_texts, until
+from tests.devicedaemon.machine import Machine, all_texts
+from tests.waiting import wait_until
 
 SHORT_INTERVAL = "--sleep-interval=50ms"
 LONG_INTERVAL = "--sleep-interval=1h"
@@ -81,11 +82,11 @@ def test_a_broken_tool_does_not_affect_other_vendors(machine: Machine) -> None:
     machine.plug("0000:c1:00.0", "0000:0b:00.0")
     machine.install(tools.huawei() | tools.kunlun())
     process = machine.start(SHORT_INTERVAL)
-    until(lambda: machine.uuids() == HUAWEI + KUNLUN, "all devices")
+    wait_until(lambda: machine.uuids() == HUAWEI + KUNLUN, "all devices")
     machine.install({"npu-smi info -m": 1})
-    until(lambda: machine.uuids() == KUNLUN, "the other vendor only, after some rounds")
+    wait_until(lambda: machine.uuids() == KUNLUN, "the other vendor only, after some rounds")
     machine.install(tools.huawei())
-    until(lambda: machine.uuids() == HUAWEI + KUNLUN, "all devices again")
+    wait_until(lambda: machine.uuids() == HUAWEI + KUNLUN, "all devices again")
     assert machine.end(process) == 0
 
 
@@ -102,11 +103,11 @@ def test_a_missing_sysfs_removes_no_device(machine: Machine) -> None:
     machine.plug("0000:0b:00.0")
     machine.install(tools.kunlun())
     process = machine.start(SHORT_INTERVAL)
-    until(lambda: machine.uuids() == KUNLUN, "the devices")
+    wait_until(lambda: machine.uuids() == KUNLUN, "the devices")
     (machine.base / "sys").rename(machine.base / "elsewhere")
-    until(lambda: "discovery of a vendor failed" in machine.log, "an error")
+    wait_until(lambda: "discovery of a vendor failed" in machine.log, "an error")
     (machine.base / "elsewhere").rename(machine.base / "sys")
-    until(lambda: machine.uuids() == KUNLUN, "the devices again")
+    wait_until(lambda: machine.uuids() == KUNLUN, "the devices again")
     assert str(machine.base / "sys") in machine.log
     assert machine.end(process) == 0
 
@@ -117,14 +118,14 @@ def test_a_signal_ends_the_daemon_and_removes_the_file(machine: Machine, number:
     (machine.out / ".ic-device12345").touch()
     (machine.out / "others").touch()
     process = machine.start(LONG_INTERVAL)
-    until(machine.path.exists, "the file")
+    wait_until(machine.path.exists, "the file")
     assert machine.end(process, number) == 0
     assert [path.name for path in machine.out.iterdir()] == ["others"]
 
 
 def test_keep_output_keeps_the_file(machine: Machine) -> None:
     process = machine.start(LONG_INTERVAL, "--keep-output")
-    until(machine.path.exists, "the file")
+    wait_until(machine.path.exists, "the file")
     assert machine.end(process) == 0
     assert machine.path.exists()
 
@@ -134,7 +135,7 @@ def test_a_signal_does_not_wait_for_a_tool(machine: Machine) -> None:
     machine.install(tools.kunlun())
     machine.hold(on=True)
     process = machine.start(LONG_INTERVAL)
-    until(lambda: machine.calls, "a tool that hangs")
+    wait_until(lambda: machine.calls, "a tool that hangs")
     assert machine.end(process) == 0
     assert not machine.path.exists()
 
@@ -145,7 +146,7 @@ def test_a_hanging_tool_affects_its_vendor_only(machine: Machine) -> None:
     path = machine.host / "usr/bin/npu-smi"
     path.write_text("#!/bin/sh\nexec sleep 1000\n")
     process = machine.start(SHORT_INTERVAL, "--tool-timeout=2s")
-    until(lambda: machine.uuids() == KUNLUN, "the other vendor's devices")
+    wait_until(lambda: machine.uuids() == KUNLUN, "the other vendor's devices")
     assert machine.end(process) == 0
 
 
@@ -159,24 +160,24 @@ def test_sighup_starts_a_round_and_the_file_stays_meanwhile(machine: Machine) ->
     machine.plug("0000:0b:00.0")
     machine.install(tools.kunlun())
     process = machine.start(**configure(machine, machine.path))
-    until(machine.path.exists, "the file")
+    wait_until(machine.path.exists, "the file")
     before, calls = machine.path.stat().st_ino, len(machine.calls)
     machine.hold(on=True)
     process.send_signal(signal.SIGHUP)
-    until(lambda: len(machine.calls) > calls, "the next round")
+    wait_until(lambda: len(machine.calls) > calls, "the next round")
     assert machine.path.stat().st_ino == before
     machine.hold(on=False)
-    until(lambda: machine.path.stat().st_ino != before, "its file")
+    wait_until(lambda: machine.path.stat().st_ino != before, "its file")
     assert machine.uuids() == KUNLUN
 
     other = machine.out / "other"
     configure(machine, other)
     process.send_signal(signal.SIGHUP)
-    until(lambda: other.exists() and not machine.path.exists(), "the file at its new path")
+    wait_until(lambda: other.exists() and not machine.path.exists(), "the file at its new path")
     (machine.base / "kdd.yaml").write_text("version: v2")
     before = other.stat().st_ino
     process.send_signal(signal.SIGHUP)
-    until(lambda: other.stat().st_ino != before, "a round with the last valid configuration")
+    wait_until(lambda: other.stat().st_ino != before, "a round with the last valid configuration")
     assert machine.end(process) == 0
     assert not other.exists()
 
@@ -186,9 +187,9 @@ def test_an_unwritable_file_is_reported_and_retried(machine: Machine) -> None:
     status, _, error = machine.once("--oneshot")
     assert status == 1 and "Cannot write devices" in error
     process = machine.start(SHORT_INTERVAL)
-    until(lambda: "Cannot write devices" in machine.log, "the error")
+    wait_until(lambda: "Cannot write devices" in machine.log, "the error")
     machine.path.rmdir()
-    until(machine.path.exists, "the file, after a retry")
+    wait_until(machine.path.exists, "the file, after a retry")
     assert machine.end(process) == 0
 
 

@@ -27,8 +27,9 @@ from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, pod_dir, qos_di
 from tests.koordlet.process import conftest as lab
 from tests.koordlet.process.cluster import NODE
 from tests.koordlet.process.fleet import MIB, Pod, PodSpec, quota, shares
-from tests.runtimes.daemons import Daemon, until
+from tests.runtimes.daemons import Daemon
 from tests.runtimes.pods import container_config, sandbox_config
+from tests.waiting import wait_until
 
 CGROUPS = Path("/sys/fs/cgroup")
 POD_FILES = ("cpu/cpu.shares", "cpu/cpu.cfs_quota_us", "cpu/cpu.idle", "memory/memory.limit_in_bytes")
@@ -107,8 +108,8 @@ class Ground:
         return self.groups.dir(controller, f"{self.top}/{directory}") / name
 
     def remove(self) -> None:
-        until(lambda: self.groups.kill(self.top), "no process is left in our group")
-        until(lambda: self.groups.remove(self.top), "our group goes")
+        wait_until(lambda: self.groups.kill(self.top), "no process is left in our group")
+        wait_until(lambda: self.groups.remove(self.top), "our group goes")
 
 
 @dataclass
@@ -244,7 +245,7 @@ class Kubelet:
             looks = self._looks(pod, name)
             return looks if len(looks) > more_than else []
 
-        looks: list[Look] = until(enough, f"more than {more_than} looks of {pod.spec.name}/{name}")
+        looks: list[Look] = wait_until(enough, f"more than {more_than} looks of {pod.spec.name}/{name}")
         return looks
 
     def _looks(self, pod: RunningPod, name: str) -> list[Look]:

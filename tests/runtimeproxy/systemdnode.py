@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.runtimes.daemons import until
+from tests.waiting import wait_until
 
 PLACES = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
 """Where cgroup v2 is."""
@@ -138,14 +138,14 @@ class SystemdNode:
         self._group.mkdir()
         self._process.stdin.write(b"boot\n")
         self._process.stdin.flush()
-        self.pid = int(until(self._first, "PID 1", PATIENCE))
-        until(self._up, "systemd up", PATIENCE)
+        self.pid = int(wait_until(self._first, "PID 1", PATIENCE))
+        wait_until(self._up, "systemd up", PATIENCE)
 
     def cut_power(self) -> None:
         """Kill every process at once."""
         os.kill(self.pid, signal.SIGKILL)
-        until(lambda: not self._first(), "PID 1 goes", PATIENCE)
-        until(self._remove, f"{self._group} goes", PATIENCE)
+        wait_until(lambda: not self._first(), "PID 1 goes", PATIENCE)
+        wait_until(self._remove, f"{self._group} goes", PATIENCE)
 
     def on_disk(self, name: str) -> Path:
         """Create a file that survives the next boot. Also in /run, which is on disk on some nodes."""
@@ -240,7 +240,7 @@ class SystemdNode:
         self._process.wait()
         assert self._process.stdin is not None
         self._process.stdin.close()
-        until(self._remove, f"{self._group} goes", PATIENCE)
+        wait_until(self._remove, f"{self._group} goes", PATIENCE)
         shutil.rmtree(self._place)
 
     def _remove(self) -> bool:

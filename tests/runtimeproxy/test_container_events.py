@@ -20,9 +20,10 @@ from koordlet.api.cri import api_pb2 as cri
 from tests.runtimeproxy.proxyprocess import ProxyProcess
 from tests.runtimeproxy.tap import Passed, frames, requests, tap
 from tests.runtimeproxy.test_transparency import Conversation, channel_to, fields, text
-from tests.runtimes.daemons import running, until
+from tests.runtimes.daemons import running
 from tests.runtimes.nri import NRIContainerd
 from tests.runtimes.pods import container_config, sandbox_config
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.runtime
 
@@ -176,7 +177,7 @@ async def test_events_are_the_same_through_the_proxy(
             assert shown == [LIFE, LIFE[3:], grpc.StatusCode.UNAVAILABLE, LIFE]
             passed = [event for event in behind if event.up and b"koord-runtime-proxy" not in event.up]
             await asyncio.to_thread(
-                until, lambda: all(event.over for event in [*ahead, *passed]), "connections are over"
+                wait_until, lambda: all(event.over for event in [*ahead, *passed]), "connections are over"
             )
             assert len(ahead) == len(passed) == 2
             for client, runtime in zip(ahead, passed, strict=True):

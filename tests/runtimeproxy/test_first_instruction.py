@@ -25,8 +25,9 @@ from tests.koordlet.process.scene import Scene
 from tests.runtimeproxy.dockershim import Dockershim
 from tests.runtimeproxy.firstlook import Ground, Kubelet, Look, Pods, RunningPod, Values, uptime, within
 from tests.runtimeproxy.proxyprocess import ProxyProcess
-from tests.runtimes.daemons import Containerd, Dockerd, until
+from tests.runtimes.daemons import Containerd, Dockerd
 from tests.runtimes.nri import NRIContainerd
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.runtime
 
@@ -140,7 +141,7 @@ class Story:
             seen = {(pod.spec.name, name): kubelet.looks(pod, name)[-1].values for pod, name in containers}
             return seen == WANTED
 
-        until(agreed, "every container as it should be", lab.PATIENCE)
+        wait_until(agreed, "every container as it should be", lab.PATIENCE)
         self.scene.settle()
         for pod, name in containers:
             way.looks[pod.spec.name, name] = kubelet.looks(pod, name, len(kubelet.looks(pod, name)))

@@ -19,8 +19,9 @@ import pytest
 from control.standalone.kubelet.runtimes.criclient import CriClient, CriError
 from tests.present import present
 from tests.runtimeproxy.proxyprocess import ProxyProcess
-from tests.runtimes.daemons import Containerd, until
+from tests.runtimes.daemons import Containerd
 from tests.runtimes.pods import container_config, sandbox_config
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.runtime
 
@@ -124,14 +125,14 @@ async def test_kill_under_two_hundred_creates(containerd: Containerd, proxies: P
         assert sorted(container.id for container in listed) == sorted(made)  # type: ignore[type-var]
         assert set(creating.answered) <= set(made)
         wanted = before[0] | {sandbox, *made}, before[1] | {sandbox, *made}
-        await asyncio.to_thread(until, lambda: objects() == wanted, "just these containers and snapshots")
+        await asyncio.to_thread(wait_until, lambda: objects() == wanted, "just these containers and snapshots")
         # the new proxy knows the objects of the old one
         assert proxy.metric('koord_runtime_proxy_recoveries_total{kind="sandbox"}') >= 1
         await client.start_container(present(made[0]))
         await client.stop_container(present(made[0]))
         await client.stop_pod_sandbox(sandbox)
         await client.remove_pod_sandbox(sandbox)
-        await asyncio.to_thread(until, lambda: objects() == before, "nothing is left over")
+        await asyncio.to_thread(wait_until, lambda: objects() == before, "nothing is left over")
 
 
 async def test_containerd_restarts(new_containerd: Callable[[], Containerd], proxies: Proxies) -> None:
@@ -168,7 +169,7 @@ async def test_a_socket_is_left_over(containerd: Containerd, proxies: Proxies) -
     second = proxies(containerd.socket, folder=first.socket.parent)
     inode = first.socket.stat().st_ino
     second.start()
-    until(lambda: first.socket.exists() and first.socket.stat().st_ino != inode, "the second has the place")
+    wait_until(lambda: first.socket.exists() and first.socket.stat().st_ino != inode, "the second has the place")
     first.stop()
     async with CriClient(str(second.socket)) as client:
         await client.version()
@@ -248,7 +249,7 @@ async def test_waits_for_the_runtime(tmp_path: Path, containerd: Containerd, pro
         later = tmp_path / "later.sock"
         proxy = proxies(later, "--remote-image-service-endpoint=/run/whatever.sock", "--v=5")
         starting = asyncio.create_task(asyncio.to_thread(proxy.start))
-        await asyncio.to_thread(until, lambda: "Waiting for the runtime" in _log(proxy), "it waits")
+        await asyncio.to_thread(wait_until, lambda: "Waiting for the runtime" in _log(proxy), "it waits")
         assert not proxy.socket.exists()
         later.symlink_to(containerd.socket)
         await starting
@@ -277,7 +278,7 @@ async def test_a_stop_waits_for_running_calls(containerd: Containerd, proxies: P
         await direct.exec_sync(container, ["/bin/sh", "-c", "until [ -e /begun ]; do sleep 0.05; done"])
         assert proxy.process is not None
         proxy.process.send_signal(signal.SIGTERM)
-        await asyncio.to_thread(until, lambda: not proxy.socket.exists(), "it takes no more clients")
+        await asyncio.to_thread(wait_until, lambda: not proxy.socket.exists(), "it takes no more clients")
         if patient:
             await direct.exec_sync(container, ["/bin/touch", "/go"])
             assert (await call).stdout == b"done\n"
@@ -328,7 +329,7 @@ async def test_pages(containerd: Containerd, proxies: Proxies) -> None:
         assert proxy.metric('koord_runtime_proxy_calls_total{method="StartContainer",result="failed"}') == 1
         # The proxy notices a little later that the connection which waited for its start is closed.
         await asyncio.to_thread(
-            until, lambda: proxy.metric("koord_runtime_proxy_connections") == 1, "only the client is connected"
+            wait_until, lambda: proxy.metric("koord_runtime_proxy_connections") == 1, "only the client is connected"
         )
         await client.stop_pod_sandbox(sandbox)
-    until(lambda: not proxy.metric("koord_runtime_proxy_connections"), "the client has gone")
+    wait_until(lambda: not proxy.metric("koord_runtime_proxy_connections"), "the client has gone")

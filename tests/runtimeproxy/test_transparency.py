@@ -24,8 +24,9 @@ from koordlet.api.cri import api_pb2 as cri
 from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 from tests.runtimeproxy.proxyprocess import ProxyProcess
 from tests.runtimeproxy.tap import Passed, frames, requests, tap
-from tests.runtimes.daemons import BUSYBOX, Containerd, until
+from tests.runtimes.daemons import BUSYBOX, Containerd
 from tests.runtimes.pods import container_config, sandbox_config
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.runtime
 
@@ -216,7 +217,7 @@ async def through(containerd: Containerd, proxy: ProxyProcess, version: str) -> 
                 ahead,
                 [answer for answer in behind[count:] if b"koord-runtime-proxy" not in answer.up],
             )
-            await asyncio.to_thread(until, lambda: client.over and runtime.over, "both connections are over")
+            await asyncio.to_thread(wait_until, lambda: client.over and runtime.over, "both connections are over")
     return conversation.answers, client, runtime
 
 

@@ -14,8 +14,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +28,7 @@ from control.standalone.containerd.wipe import mounts, wipe
 from control.standalone.kubelet.cgroups.directories import CgroupTree
 from koordlet.api.cri import api_pb2 as cri
 from tests.ports import listens
+from tests.waiting import wait_until
 
 BUSYBOX = images.BUSYBOX
 """The image's full name; `busybox` is the short one. Its command is `sh`, its program /bin/busybox with links."""
@@ -44,15 +44,6 @@ def clear_after_the_dead(tree: CgroupTree) -> None:
         if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
             wipe(Folder(root), tree)  # of a dockerd: its mounts
             shutil.rmtree(root, ignore_errors=True)
-
-
-def until(done: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
-    """Wait for `done` to return a true value, and return it; AssertionError after `seconds`."""
-    end = time.monotonic() + seconds
-    while not (result := done()):
-        assert time.monotonic() < end, f"did not come within {seconds:.0f} s: {what}"
-        time.sleep(0.02)
-    return result
 
 
 class Daemon:
@@ -89,7 +80,7 @@ class Daemon:
                 stderr=log,
                 start_new_session=True,
             )
-        until(self._up, f"{self.name} serves")
+        wait_until(self._up, f"{self.name} serves")
 
     def _up(self) -> bool:
         assert self.process is not None
@@ -128,8 +119,8 @@ class Daemon:
     def clear_parents(self) -> None:
         """Kill the processes in the groups of `cgroup_parent` and remove the groups."""
         for path in self._parents:
-            until(lambda path=path: self.tree.kill(path), f"no process is left in {path}")  # type: ignore[misc]
-            until(lambda path=path: self.tree.remove(path), f"{path} goes")  # type: ignore[misc]
+            wait_until(lambda path=path: self.tree.kill(path), f"no process is left in {path}")  # type: ignore[misc]
+            wait_until(lambda path=path: self.tree.remove(path), f"{path} goes")  # type: ignore[misc]
         self._parents.clear()
 
 
@@ -162,7 +153,7 @@ class Containerd(Daemon):
         images.write_images(self.folder.images)
         self.ctr("images", "import", str(self.folder.images))
         for name in images.NAMES:  # CRI lists an import after an event
-            until(lambda name=name: self._cri.has_image(name), f"CRI knows {name}")  # type: ignore[misc]
+            wait_until(lambda name=name: self._cri.has_image(name), f"CRI knows {name}")  # type: ignore[misc]
 
     def remove_pods(self) -> None:
         """Every sandbox with its containers."""
@@ -234,7 +225,7 @@ class Dockerd(Daemon):
         own = Path("/proc", pid.read_text().strip()) if pid.exists() else None
         super().kill()
         if own is not None:
-            until(lambda: not own.exists(), "dockerd's containerd ends")
+            wait_until(lambda: not own.exists(), "dockerd's containerd ends")
 
     def load_images(self) -> None:
         """Once in the life of its root folder."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,15 +18,9 @@ from control.ctl.node.down import Leftovers, down
 from control.ctl.node.state import NodeSettings
 from control.ctl.node.supervisor import Supervisor
 from control.ctl.progress import TerminalProgress
+from tests.waiting import wait_until
 
 SLEEP = ("sleep", "300")
-
-
-def until(done: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < end, "did not come within a minute"
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -59,9 +52,9 @@ def test_parts_and_strays_are_stopped_and_files_purged(
 ) -> None:
     parts = [supervisor.start(name, SLEEP) for name in ("apiserver", "koordlet")]
     stray = supervisor.start("kubelet", ("sh", "-c", "trap '' TERM; sleep 301 & wait"))
-    until(lambda: any(process.argv == ("sleep", "301") for process in processes.marked(supervisor.state_dir)))
+    wait_until(lambda: any(process.argv == ("sleep", "301") for process in processes.marked(supervisor.state_dir)))
     os.kill(stray.pid, signal.SIGKILL)
-    until(lambda: not processid.alive(stray))
+    wait_until(lambda: not processid.alive(stray))
     (pins / "probe").mkdir(parents=True)
     (pins / "probe" / "map").touch()
     leftovers = down(supervisor.state_dir, purge=True, progress=progress)

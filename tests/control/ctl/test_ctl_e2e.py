@@ -8,10 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -22,6 +20,7 @@ from control.ctl.node import preflight, processes
 from control.ctl.node.parts import NAMES, Layout
 from control.processid import ProcessId
 from control.standalone.kubelet.cgroups.directories import CgroupTree
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kernel, pytest.mark.kubectl]
 
@@ -95,14 +94,6 @@ def plain(tmp_path: Path) -> Iterator[Node]:
     made.ctl("down", "--purge")
 
 
-def eventually(check: Callable[[], Any], seconds: float = 60.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (result := check()):
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.2)
-    return result
-
-
 def test_a_node_survives_the_death_of_each_part_and_leaves_nothing(node: Node, tmp_path: Path) -> None:
     output = node.up()
     assert all(f"✓ {name}: ready" in output for name in NAMES), output
@@ -128,7 +119,7 @@ def test_a_node_survives_the_death_of_each_part_and_leaves_nothing(node: Node, t
     assert again["status"]["phase"] == "Running"
     assert again["status"]["containerStatuses"][0]["restartCount"] == 0
 
-    top = eventually(
+    top = wait_until(
         lambda: [row for row in json.loads(node.ctl("top", "--json"))["rows"] if row.get("pod") == "sleeper"]
     )
     assert top[0]["qos"] == "BE"

@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -19,6 +18,7 @@ from control.ctl.node import processes, state
 from control.ctl.node.state import Lock, NodeSettings, PartRecord, UpState
 from control.ctl.node.supervisor import Supervisor
 from control.processid import ProcessId
+from tests.waiting import wait_until
 
 PATIENCE = 60.0
 """Seconds, with room for a machine that stalls."""
@@ -43,13 +43,6 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
         child.wait()
 
 
-def eventually(check: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not check():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.01)
-
-
 def test_a_part_is_started_once_and_outlives_the_supervisor(supervisor: Supervisor, tmp_path: Path) -> None:
     first = supervisor.start("a", SLEEP)
     assert supervisor.start("a", SLEEP) == first
@@ -68,7 +61,7 @@ def test_stop_ends_a_part_and_removes_its_record(supervisor: Supervisor, tmp_pat
 
 def test_a_part_that_ignores_sigterm_is_killed_and_reported(supervisor: Supervisor) -> None:
     process = supervisor.start("a", DEAF)
-    eventually(lambda: "\nready\n" in supervisor.log_path("a").read_text())
+    wait_until(lambda: "\nready\n" in supervisor.log_path("a").read_text())
     assert supervisor.stop("a", 0.05) is False
     assert not processid.alive(process)
 
@@ -76,7 +69,7 @@ def test_a_part_that_ignores_sigterm_is_killed_and_reported(supervisor: Supervis
 def test_a_killed_part_is_not_running_and_can_be_restarted(supervisor: Supervisor) -> None:
     process = supervisor.start("a", SLEEP)
     os.kill(process.pid, signal.SIGKILL)
-    eventually(lambda: supervisor.running("a") is None)
+    wait_until(lambda: supervisor.running("a") is None)
     again = supervisor.start("a", SLEEP)
     assert again != process
     assert supervisor.running("a") == again
@@ -111,12 +104,12 @@ def test_an_unrecorded_start_is_identified_by_its_mark(supervisor: Supervisor, t
 def test_a_child_of_a_part_is_not_mistaken_for_it(supervisor: Supervisor, tmp_path: Path) -> None:
     shell = ("sh", "-c", "setsid sleep 300 & wait")
     process = supervisor.start("a", shell)
-    eventually(
+    wait_until(
         lambda: SLEEP in [part.argv for part in processes.marked(tmp_path)]
     )  # not the forked process before exec
     os.kill(process.pid, signal.SIGKILL)
     state.save(tmp_path, UpState(starting={"a": shell}, boot_id=processid.boot_id()))
-    eventually(lambda: Supervisor(tmp_path).running("a") is None)
+    wait_until(lambda: Supervisor(tmp_path).running("a") is None)
     assert [part.argv for part in processes.marked(tmp_path)] == [SLEEP]
 
 
@@ -140,7 +133,7 @@ def test_a_command_that_does_not_exist(supervisor: Supervisor) -> None:
 def test_the_tail_shows_the_latest_start_only(supervisor: Supervisor) -> None:
     for word in ("first", "second"):
         process = supervisor.start("a", ["sh", "-c", f"echo {word} >&2; sleep 300"])
-        eventually(lambda word=word: f"\n{word}\n" in supervisor.log_path("a").read_text())  # type: ignore[misc]
+        wait_until(lambda word=word: f"\n{word}\n" in supervisor.log_path("a").read_text())  # type: ignore[misc]
         supervisor.stop("a", PATIENCE)
         assert not processid.alive(process)
     assert supervisor.tail("a").splitlines()[-1].strip() == "second"
@@ -155,7 +148,7 @@ def test_usage_increases_and_ends_with_the_process(supervisor: Supervisor) -> No
         assert used is not None and used.uptime >= 0
         return used.rss > 0  # empty right after exec
 
-    eventually(counts)
+    wait_until(counts)
     supervisor.stop("a", PATIENCE)
     assert processes.usage(process) is None
 

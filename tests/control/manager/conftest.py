@@ -25,6 +25,7 @@ from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.app.flags import read
 from koordlet.kube import ApiError, Client, ClientConfig, KubeError, PatchKind
 from koordlet.kube.credentials import Fixed
+from tests import waiting
 from tests.ports import free_port
 
 _PLURALS = {"NetworkPolicy": "networkpolicies", "PriorityClass": "priorityclasses"}
@@ -61,18 +62,6 @@ async def apply(client: Client, obj: dict[str, Any]) -> None:
         content_type=PatchKind.APPLY.value,
         repeatable=True,
     )
-
-
-async def _until(check: Callable[[], Any | Awaitable[Any]], seconds: float = 120.0) -> Any:
-    """Call until the result is true; returns it."""
-    async with asyncio.timeout(seconds):
-        while True:
-            result = check()
-            if isinstance(result, Awaitable):
-                result = await result
-            if result:
-                return result
-            await asyncio.sleep(0.02)
 
 
 @dataclass
@@ -191,7 +180,7 @@ class Running:
 
     async def ready(self) -> Running:
         """Wait until it would be sent requests."""
-        await _until(self._ready)
+        await waiting.until(self._ready)
         return self
 
     async def _ready(self) -> bool:
@@ -249,7 +238,7 @@ async def _stopped(running: Running) -> None:
 @pytest.fixture
 def until() -> Callable[..., Awaitable[Any]]:
     """`await until(check)`: call until the result is true; returns it."""
-    return _until
+    return waiting.until
 
 
 @dataclass
@@ -285,7 +274,7 @@ class WebhookCluster:
         return caught.value
 
     async def until(self, check: Callable[[], Any | Awaitable[Any]]) -> Any:
-        return await _until(check)
+        return await waiting.until(check)
 
     def cached(self, kind: type, key: str) -> Any:
         """An object as the manager's own cache knows it; None before it does."""

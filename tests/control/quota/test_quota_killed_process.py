@@ -15,7 +15,7 @@ from control.quota.amounts import from_list
 from koordlet.api.core import Pod
 from koordlet.api.crs.quota import ElasticQuota
 from koordlet.api.encoding.quantity import Quantity
-from tests.control.manager.conftest import _until
+from tests import waiting
 from tests.control.quota.quotacluster import Expected, QuotaCluster, Size, quota_cluster
 
 SIZE = Size(2, (2, 4, 8), 48)
@@ -82,7 +82,7 @@ async def test_figures_after_kills_follow_from_the_objects_alone(tmp_path: Path)
         number = 0
         for _ in range(KILLS):
             process = await world.start_scheduler()
-            await _until(world.page)
+            await waiting.until(world.page)
             until_kill = moments.randrange(CHANGES)
             for at in range(CHANGES):
                 await change(world, number)
@@ -100,11 +100,11 @@ async def test_figures_after_kills_follow_from_the_objects_alone(tmp_path: Path)
             page, expected = await world.page(), await world.expected()
             return page is not None and not expected.stuck() and not differences(page, expected)
 
-        await _until(agrees)
+        await waiting.until(agrees)
         before = figures(await world.page())
         process.kill()
         await process.wait()
         await world.start_scheduler()
-        after = figures(await _until(world.page))
+        after = figures(await waiting.until(world.page))
         assert after == before
         assert any(quota["used"].get("cpu", "0") != "0" for quota in after.values())

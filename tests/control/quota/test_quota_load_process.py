@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from koordlet.api import names
-from tests.control.manager.conftest import _until
+from tests import waiting
 from tests.control.quota.quotacluster import LARGE, SMALL, quota_cluster
 
 IS_LARGE = os.environ.get("QUOTA_LOAD") == "large"
@@ -36,7 +36,7 @@ async def until(check: Any) -> Any:
             await asyncio.sleep(4 * (time.monotonic() - begun))
         return result
 
-    return await _until(slower, WAIT_S)
+    return await waiting.until(slower, WAIT_S)
 
 
 @pytest.mark.timeout(3 * 3600 if IS_LARGE else 600)

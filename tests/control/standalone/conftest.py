@@ -8,7 +8,7 @@ import json
 import os
 import ssl
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import aiohttp
 import pytest
 
 from control.standalone.apiserver import ApiServer
+from tests import waiting
 
 KUBECTL = Path(sys.executable).with_name("kubectl")
 
@@ -116,16 +117,10 @@ async def http(server: ApiServer) -> AsyncIterator[Http]:
     await client.session.close()
 
 
-async def _until(check: Callable[[], Awaitable[Any]], seconds: float = 60.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not await check():  # noqa: ASYNC110 - the awaited change happens in another program
-            await asyncio.sleep(0.01)
-
-
 @pytest.fixture
 def until() -> Any:
     """`await until(check)`: call `check` until its result is true."""
-    return _until
+    return waiting.until
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from koordlet.app.runner import Runner, run
 from tests.fakeclock import FakeClock
+from tests.waiting import until
 
 
 class Recorder:
@@ -38,15 +38,6 @@ class Recorder:
             raise self.fail_stop
         if self.hang:
             await asyncio.Event().wait()
-
-
-async def until(condition: Callable[..., Any]) -> None:
-    """Give the loop turns until `condition` holds."""
-    for _ in range(12_000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("never happened")
 
 
 async def test_first_signal_stops_in_reverse_order() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.cgroup.tree import cgroup_id
 from koordlet.system.cpu.possible import possible_cpus
 from koordlet.system.host import Host
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 PATIENCE = 60.0
@@ -58,14 +58,6 @@ def stats(kernel_host: Host) -> Iterator[CgroupStats]:
     opened.close()
 
 
-def until(done: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while not (result := done()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-    return result
-
-
 def walked(stats: CgroupStats, cgroup_dir: str) -> dict[str, float]:
     """Every figure of one directory, out of one walk."""
     seen = stats.read()
@@ -92,7 +84,7 @@ def test_every_figure_is_the_files_to_the_last_digit(
     busy.run(MIXED.replace("PATH", repr(f"{tmp_path}/cache")))
     assert busy.processes[0].stdout.readline() == "\n"
     directory = busy.cgroup.dir
-    until(lambda: from_files(kernel_fs, directory)["nr_throttled"] > 3, "never throttled")
+    wait_until(lambda: from_files(kernel_fs, directory)["nr_throttled"] > 3, "never throttled")
     busy.settle()
 
     def quiet() -> tuple[dict[str, float], dict[str, float]] | None:
@@ -105,7 +97,7 @@ def test_every_figure_is_the_files_to_the_last_digit(
         figures = {name: before[name] for name in files}
         return (figures, files) if figures == {name: after[name] for name in files} else None
 
-    figures, files = until(quiet, "the stopped group never came to rest")
+    figures, files = wait_until(quiet, "the stopped group never came to rest")
     assert figures == files
     for name in ("cpu_usage_ns", "nr_periods", "throttled_ns", "memory_usage"):
         assert files[name] > 0, name
@@ -153,7 +145,7 @@ def test_totals_of_pressure_are_those_of_the_last_averaging(
     busy.quota(5000, 20000)
     busy.run()
     directory = busy.cgroup.dir
-    until(lambda: from_files(kernel_fs, directory)["nr_throttled"] > 3, "never throttled")
+    wait_until(lambda: from_files(kernel_fs, directory)["nr_throttled"] > 3, "never throttled")
     if not stats.unified:
         assert not set(TOTALS) & set(walked(stats, directory))
         return
@@ -166,7 +158,7 @@ def test_totals_of_pressure_are_those_of_the_last_averaging(
         same = all(read[name] == again[name] for name in TOTALS)
         return {name: shown[name] - read[name] for name in TOTALS} if same and read["cpu_some_total"] > 0 else None
 
-    assert set(until(totals, "pressure never came to rest").values()) == {0.0}
+    assert set(wait_until(totals, "pressure never came to rest").values()) == {0.0}
 
 
 def test_a_removed_group_and_one_made_again(stats: CgroupStats, cgroup_child: Callable[[str], Any]) -> None:
@@ -228,7 +220,7 @@ def test_the_tick_is_the_same_from_the_walk_and_from_the_files(
             for name, values in tables[0].columns.items()
         )
 
-    until(equal, "walk and files still differ")
+    wait_until(equal, "walk and files still differ")
     assert not walk.errors
 
 
@@ -256,7 +248,7 @@ def test_wrong_figures_are_found_out_and_the_files_take_over(
     workloads = Workloads(1, MappingProxyType({}), (subject,))
     causes: list[str] = []
     reader = TickReader(kernel_host, kernel_fs, AllGroups(OneTooMany(stats)), causes.append)
-    until(lambda: reader.read(workloads, 1.0) and causes, "never found out")
+    wait_until(lambda: reader.read(workloads, 1.0) and causes, "never found out")
     assert quiet.cgroup.dir in causes[0]
     assert "memory_rss" in causes[0]
     assert causes[0] in reader.errors["cgroup_stats"]
@@ -265,7 +257,7 @@ def test_wrong_figures_are_found_out_and_the_files_take_over(
         shown = reader.read(workloads, 1.0).column("memory_rss")[0]
         return float(shown) == from_files(kernel_fs, quiet.cgroup.dir)["memory_rss"]
 
-    until(right, "not from the files")
+    wait_until(right, "not from the files")
     assert len(causes) == 1
 
 

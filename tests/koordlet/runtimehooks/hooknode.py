@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable
 from typing import Any
 
 from koordlet.prometheus import Registries
@@ -33,11 +31,3 @@ class Node:
 
     def _follow(self) -> None:
         self.rounds += 1
-
-
-async def until(done: Callable[[], Any]) -> Any:
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            if result := done():
-                return result
-            await asyncio.sleep(0.01)

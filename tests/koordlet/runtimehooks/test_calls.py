@@ -20,7 +20,7 @@ from koordlet.runtimehooks.contexts import pod_of
 from koordlet.runtimehooks.protocols.registration import RegistrationFileError, register
 from koordlet.runtimehooks.stages import FailurePolicy, HookAnswer, HookContext, HookError, Hooks, HookStage
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
-from tests.koordlet.runtimehooks.hooknode import until
+from tests.waiting import until
 
 SANDBOX, CREATE, STOP = HookStage.PRE_RUN_POD_SANDBOX, HookStage.PRE_CREATE_CONTAINER, HookStage.POST_STOP_POD_SANDBOX
 

@@ -28,7 +28,8 @@ from koordlet.runtimehooks.stages import (
     ResctrlAnswer,
 )
 from tests.koordlet.runtimehooks import fake_runtime as fake
-from tests.koordlet.runtimehooks.hooknode import EXTENDED, GIB, PATIENCE, Node, until
+from tests.koordlet.runtimehooks.hooknode import EXTENDED, GIB, PATIENCE, Node
+from tests.waiting import until
 
 
 class Extra:

@@ -24,10 +24,11 @@ from koordlet.runtimehooks.stages import (
     HookContext,
     HookStage,
 )
-from tests.koordlet.runtimehooks.hooknode import EXTENDED, GIB, PATIENCE, Node, until
+from tests.koordlet.runtimehooks.hooknode import EXTENDED, GIB, PATIENCE, Node
 from tests.runtimes.daemons import running
 from tests.runtimes.nri import NRIContainerd
 from tests.runtimes.pods import container_config, sandbox_config
+from tests.waiting import until
 
 pytestmark = pytest.mark.runtime
 

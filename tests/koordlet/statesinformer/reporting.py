@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from control.standalone.apiserver import ApiServer
 from koordlet.kube import ObjectInformer
 from koordlet.prometheus import Registries
-
-
-async def until(check: Callable[[], Any], seconds: float = 120.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not check():  # noqa: ASYNC110 - what is waited for happens in a server
-            await asyncio.sleep(0.01)
+from tests.waiting import until
 
 
 async def seen(copy: ObjectInformer[Any], version: str) -> None:

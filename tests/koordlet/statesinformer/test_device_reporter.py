@@ -22,7 +22,8 @@ from koordlet.prometheus import Registries
 from koordlet.statesinformer.devices.reporter import HOLD_ROUNDS, DeviceReporter
 from koordlet.statesinformer.devices.status import Inventory
 from koordlet.system.devices.pci import PciPlace
-from tests.koordlet.statesinformer.reporting import kubectl, outcomes, seen, until
+from tests.koordlet.statesinformer.reporting import kubectl, outcomes, seen
+from tests.waiting import until
 
 PLACE = PciPlace("0000:c1:00.0", 0, "pci0000:c0")
 CARD = XpuInfo("huawei", "Ascend-910B3", "npu-0", 0, {"gpu-memory": "64Gi"}, place=PLACE, status_known=True)

@@ -2,9 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,16 +12,10 @@ from koordlet.statesinformer.pods.earlytrigger import EarlyTrigger
 from koordlet.statesinformer.pods.model import Workloads
 from koordlet.statesinformer.pods.pleg import Pleg, PodEvent, PodEventKind
 from tests.fakeclock import FakeClock
+from tests.waiting import until
 
 POD, CONTAINER = PodEvent(PodEventKind.POD_ADDED, "uid"), PodEvent(PodEventKind.CONTAINER_ADDED, "uid", "abc")
 GONE = PodEvent(PodEventKind.POD_DELETED, "uid")
-
-
-async def until(done: Callable[..., Any]) -> None:
-    end = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < end
-        await asyncio.sleep(0.005)
 
 
 async def test_a_burst_of_ten_then_five_per_second() -> None:

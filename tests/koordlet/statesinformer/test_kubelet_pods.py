@@ -29,6 +29,7 @@ from koordlet.statesinformer.pods.pleg import Pleg
 from koordlet.statesinformer.states import kube_subjects
 from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, pod_dir
 from koordlet.system.cpu.cpuset import CPUSet
+from tests.waiting import until
 
 TOKEN = "s3cret"
 HASH = "f" * 64
@@ -181,13 +182,6 @@ async def test_a_new_pod_directory_causes_an_immediate_query_of_the_kubelet(
     for service in (pleg, task):
         await service.stop()
     await prompt.close()
-
-
-async def until(done: Callable[..., Any]) -> None:
-    end = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < end
-        await asyncio.sleep(0.005)
 
 
 BAD = {

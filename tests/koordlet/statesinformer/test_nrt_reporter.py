@@ -27,7 +27,8 @@ from koordlet.statesinformer.pods.kubelet import KubeletError
 from koordlet.statesinformer.pods.model import PodMeta
 from koordlet.system.cpu.cputopology import Cpu, CpuTopology
 from koordlet.system.proc.procfs import NumaMemInfo
-from tests.koordlet.statesinformer.reporting import kubectl, outcomes, seen, until
+from tests.koordlet.statesinformer.reporting import kubectl, outcomes, seen
+from tests.waiting import until
 
 CPUS = CpuTopology(
     tuple(Cpu(id=i, core=i, socket=i // 4, node=i // 4, l1=None, l2=None, l3=None) for i in range(8)),

@@ -25,6 +25,7 @@ from koordlet.statesinformer.podresources.proxy import PodResourcesProxy, Shared
 from koordlet.statesinformer.pods.deviceallocation import AllocatedDevices
 from koordlet.statesinformer.pods.kubelet import KubeletError
 from koordlet.statesinformer.pods.model import PodMeta
+from tests.waiting import until
 
 PATIENCE = 60.0
 MIB = 1 << 20
@@ -140,12 +141,6 @@ async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await call
     return error.value.code(), error.value.details() or ""
-
-
-async def until(done: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not done():  # noqa: ASYNC110 - nothing tells of it
-            await asyncio.sleep(0.01)
 
 
 def first_container(pod: Any) -> list[tuple[str, list[str]]]:

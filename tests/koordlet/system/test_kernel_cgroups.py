@@ -3,7 +3,6 @@
 import errno
 import functools
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
@@ -28,24 +27,17 @@ from koordlet.system.proc.psi import RESOURCES as RESOURCES_WITH_PRESSURE
 from tests.conftest import ChildCgroup
 from tests.koordlet.cgroupfigures import cpu_stat, memory_stat, memory_use
 from tests.present import present
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.kernel
 MIB = 1 << 20
 ALL = Want.CPU_USAGE | Want.CPU_STAT | Want.MEMORY_STAT | Want.MEMORY_USAGE | Want.PRESSURE | Want.NUMA
 
 
-def until(done: Any) -> None:
-    """Waits, however busy the machine is."""
-    end = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < end, "did not happen within a minute"
-        time.sleep(0.02)
-
-
 def stop(process: Any) -> None:
     """Stop the process, so that readings of two sources are of the same moment."""
     process.send_signal(signal.SIGSTOP)
-    until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt")
+    wait_until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt")
 
 
 def test_cpu_usage_agrees_with_the_process(
@@ -57,11 +49,11 @@ def test_cpu_usage_agrees_with_the_process(
     def ran() -> Any:
         return present(procfs.read_schedstat(kernel_host.roots, process.pid)).run_ns
 
-    until(lambda: ran() > 50_000_000)
+    wait_until(lambda: ran() > 50_000_000)
     stop(process)
     task, usage = ran(), kernel_fs.cpu_usage(child.dir)
     process.send_signal(signal.SIGCONT)
-    until(lambda: ran() - task > 300_000_000)
+    wait_until(lambda: ran() - task > 300_000_000)
     stop(process)
     assert usage is not None
     task, usage = ran() - task, present(kernel_fs.cpu_usage(child.dir)) - usage
@@ -81,7 +73,7 @@ def test_throttling_is_counted(
         stat = cpu_stat(kernel_fs, child.dir)
         return stat["nr_throttled"] >= 2 and stat["throttled_ns"] > 0
 
-    until(throttled)
+    wait_until(throttled)
     table = BatchReader(kernel_fs).read([child.dir], Want.CPU_STAT)
     assert table.columns["nr_periods"][0] >= table.columns["nr_throttled"][0] >= 2
     assert table.columns["throttled_ns"][0] > 0
@@ -165,7 +157,7 @@ def test_pressure_is_read(
     child = cgroup_child()
     for _ in range(6):
         burner(child)
-    until(lambda: present(kernel_fs.pressure("cpu", child.dir)).some.total > 0)
+    wait_until(lambda: present(kernel_fs.pressure("cpu", child.dir)).some.total > 0)
     assert present(kernel_fs.pressure("memory", child.dir)).full is not None
 
 
@@ -209,7 +201,7 @@ def test_a_removed_group_is_an_error_until_it_is_created_again(
 ) -> None:
     child = cgroup_child()
     burning = burner(child)
-    until(lambda: kernel_fs.cpu_usage(child.dir) > 0)  # type: ignore[operator]
+    wait_until(lambda: kernel_fs.cpu_usage(child.dir) > 0)  # type: ignore[operator]
     kernel_fs.cache.begin_tick()
     assert kernel_fs.cpu_usage(child.dir) > 0  # type: ignore[operator]
     old = kernel_fs.cgroup_id(child.dir)

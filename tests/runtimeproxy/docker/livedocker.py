@@ -24,7 +24,8 @@ from koordlet.runtimehooks.stages import NO_CHANGE, FailurePolicy, HookAnswer, H
 from tests.koordlet.qosmanager.conftest import make_view
 from tests.runtimeproxy.docker.conftest import UID
 from tests.runtimeproxy.proxyprocess import ProxyProcess
-from tests.runtimes.daemons import CGROUPS, Dockerd, until
+from tests.runtimes.daemons import CGROUPS, Dockerd
+from tests.waiting import wait_until
 
 PATIENCE = 60.0
 ALL_HOOKS = [str(stage) for stage in HookStage]
@@ -164,7 +165,7 @@ class Shim:
             log_lines = self.docker.said("logs", container).splitlines()
             return log_lines if len(log_lines) == len(FILES) else []
 
-        return dict(zip(FILES, until(lines, f"{container} has looked"), strict=True))
+        return dict(zip(FILES, wait_until(lines, f"{container} has looked"), strict=True))
 
     def now(self, container: str, file: str) -> str:
         controller, name = file.split("/")

@@ -33,7 +33,8 @@ from tests.runtimeproxy.docker.livedocker import (
     koordlet,
     name_of,
 )
-from tests.runtimes.daemons import Dockerd, until
+from tests.runtimes.daemons import Dockerd
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.runtime
 
@@ -225,7 +226,7 @@ def test_pods_have_koordlets_settings_from_their_first_instruction(
         docker.said("stop", "-t", "0", app)
         docker.said("stop", "-t", "0", batch.sandbox)
         # calls do not wait for post hooks
-        until(lambda: len(recorder.seen) == 2, "both stops are told")
+        wait_until(lambda: len(recorder.seen) == 2, "both stops are told")
         assert proxy.metric('koord_runtime_proxy_calls_total{method="docker create",result="rewritten"}') == 5
         assert recorder.seen == [
             (HookStage.POST_STOP_CONTAINER, "shop/be-0", UID, "app"),
@@ -245,7 +246,7 @@ def test_a_proxy_killed_between_create_and_start_knows_the_pod_again(
         proxy.start()  # at the left-over socket
         recorder.seen.clear()
         assert pod.first_look(container)[SHARES] == "300"
-        until(lambda: len(recorder.seen) == 2, "before and after")
+        wait_until(lambda: len(recorder.seen) == 2, "before and after")
         identity = ("shop/web-0", UID, "app")
         assert recorder.seen == [
             (HookStage.PRE_START_CONTAINER, *identity),
@@ -267,7 +268,7 @@ def test_hooks_run_for_a_pod_created_beside_the_proxy(dockerd: Dockerd, proxy: P
         docker.said("update", "--cpu-shares=400", name_of("app", "web-0"))
         pod.first_look(containers[1])
         assert pod.first_look(containers[0])[SHARES] == "400"
-        until(lambda: len(recorder.seen) == 5, "after hooks")
+        wait_until(lambda: len(recorder.seen) == 5, "after hooks")
         before, after = HookStage.PRE_START_CONTAINER, HookStage.POST_START_CONTAINER
         assert [(stage, name) for stage, *_, name in recorder.seen if stage is not after] == [
             (HookStage.PRE_UPDATE_CONTAINER_RESOURCES, "app"), (before, "side"), (before, "app")

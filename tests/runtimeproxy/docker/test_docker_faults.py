@@ -21,7 +21,8 @@ import pytest
 from koordlet.runtimehooks.stages import HookStage
 from tests.runtimeproxy.docker.conftest import UID
 from tests.runtimeproxy.docker.livedocker import PATIENCE, SHARES, Cli, Proxy, Recorder, Shim, koordlet, name_of
-from tests.runtimes.daemons import Dockerd, until
+from tests.runtimes.daemons import Dockerd
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.runtime
 
@@ -241,7 +242,7 @@ def test_dockerd_restarts(
         assert proxy.health() == 200 and proxy.pid == pid
         assert (docker.said("inspect", "--format={{.State.Running}}", app) == "true") is live
         goes_on(recorder, pod, app, live, "second")
-        until(lambda: not proxy.metric("koord_runtime_proxy_connections"), "connections of before have ended")
+        wait_until(lambda: not proxy.metric("koord_runtime_proxy_connections"), "connections of before have ended")
 
         proxy.kill()
         proxy.start()
@@ -258,7 +259,7 @@ def goes_on(recorder: Recorder, pod: Shim, app: str, running: bool, new: str) ->
     if not running:
         pod.docker.said("start", app)
         calls += [(HookStage.PRE_START_CONTAINER, "app"), (HookStage.POST_START_CONTAINER, "app")]
-    until(lambda: len(recorder.seen) == len(calls), "after hooks")
+    wait_until(lambda: len(recorder.seen) == len(calls), "after hooks")
     assert pod.now(app, SHARES) == "400"
     pod.create(new)
     calls.append((HookStage.PRE_CREATE_CONTAINER, new))
@@ -319,7 +320,7 @@ def ends(begun: dict[str, subprocess.Popen[bytes]], host: Path) -> dict[str, tup
     """How each ended: status and output. `host`: its socket."""
     ends = {}
     for name, process in begun.items():
-        until(lambda process=process: process.poll() is not None, f"docker {name} ends")  # type: ignore[misc]
+        wait_until(lambda process=process: process.poll() is not None, f"docker {name} ends")  # type: ignore[misc]
         _, err = process.communicate(timeout=PATIENCE)
         ends[name] = process.returncode, err.decode().replace(quote(str(host), safe=""), "SOCKET")
     return ends
@@ -335,7 +336,7 @@ def upload(path: Path, dockerd: Dockerd) -> Iterator[socket.socket]:
         client.settimeout(PATIENCE)
         client.connect(str(path))
         client.sendall(head + b"Content-Length: %d\r\n\r\n" % len(image) + image[: len(image) // 2])
-        until(lambda: not any(fcntl.ioctl(client, termios.TIOCOUTQ, bytes(4))), "it has been read")
+        wait_until(lambda: not any(fcntl.ioctl(client, termios.TIOCOUTQ, bytes(4))), "it has been read")
         yield client
 
 

@@ -16,15 +16,9 @@ import uvloop
 
 from runtimeproxy.http2.interception import HoldBudget
 from runtimeproxy.http2.link import Http2Link
+from tests.waiting import until
 
 LIMITS = [("grpc.max_receive_message_length", 64 << 20), ("grpc.max_send_message_length", 64 << 20)]
-
-
-async def until(done: Callable[[], Any], seconds: float = 30.0) -> None:
-    """Wait for a condition."""
-    async with asyncio.timeout(seconds):
-        while not done():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 class Rewriter:

@@ -11,7 +11,8 @@ import pytest
 
 from koordlet.app.http2 import frames as h2
 from koordlet.app.tasks import end_tasks
-from tests.runtimeproxy.http2.conftest import Spliced, until
+from tests.runtimeproxy.http2.conftest import Spliced
+from tests.waiting import until
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

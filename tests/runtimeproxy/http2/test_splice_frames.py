@@ -16,7 +16,8 @@ from koordlet.app.http2.frames import FrameError, Splitter
 from koordlet.app.http2.grpc import pack
 from runtimeproxy.http2.interception import HoldBudget, InterceptionRefused
 from runtimeproxy.http2.splice import Splice
-from tests.runtimeproxy.http2.conftest import Rewriter, until
+from tests.runtimeproxy.http2.conftest import Rewriter
+from tests.waiting import until
 
 
 class Wire:

@@ -12,7 +12,8 @@ import grpc.aio
 import pytest
 
 from runtimeproxy.http2.interception import MAX_MESSAGE_BYTES, InterceptionRefused
-from tests.runtimeproxy.http2.conftest import LIMITS, Anything, Spliced, client, server, until
+from tests.runtimeproxy.http2.conftest import LIMITS, Anything, Spliced, client, server
+from tests.waiting import until
 
 SIZES = [0, 1, 5000, 16_384, 70_000, 1 << 20, 16 << 20]
 PATHS = ["/any.Service/Echo", "/x.Hooked/Echo"]

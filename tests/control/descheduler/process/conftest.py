@@ -30,7 +30,8 @@ from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.app.flags import read
 from koordlet.kube import Client, ClientConfig
 from koordlet.kube.credentials import Fixed
-from tests.control.scheduler.process.conftest import World, _until
+from tests import waiting
+from tests.control.scheduler.process.conftest import World
 from tests.ports import free_port
 
 
@@ -112,7 +113,7 @@ def balancing(**changes: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def until() -> Callable[..., Awaitable[Any]]:
-    return _until
+    return waiting.until
 
 
 @pytest.fixture
@@ -148,7 +149,7 @@ async def descheduler(world: DeschedulerWorld) -> AsyncIterator[Callable[..., Aw
                 assert not EMPTY_LIST and not EMPTY_MAP, "an object of a store was changed"
 
             stack.push_async_callback(stop)
-            await _until(lambda: running.process.leading or running.task.done())
+            await waiting.until(lambda: running.process.leading or running.task.done())
             assert not running.task.done(), f"the descheduler ended: {running.task}"
             return running
 

@@ -27,21 +27,10 @@ from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.app.flags import read
 from koordlet.kube import Client, ClientConfig, PatchKind
 from koordlet.kube.credentials import Fixed
+from tests import waiting
 from tests.ports import free_port
 
 _PLURALS = {"PriorityClass": "priorityclasses", "ConfigMap": "configmaps"}
-
-
-async def _until(check: Callable[[], Any | Awaitable[Any]], seconds: float = 120.0) -> Any:
-    """Ask until the answer is true; the answer."""
-    async with asyncio.timeout(seconds):
-        while True:
-            outcome = check()
-            if isinstance(outcome, Awaitable):
-                outcome = await outcome
-            if outcome:
-                return outcome
-            await asyncio.sleep(0.02)
 
 
 @dataclass
@@ -128,7 +117,7 @@ class Running:
         self.task = asyncio.create_task(scheduler.run(), name="scheduler")
 
     async def leading(self) -> Running:
-        await _until(self._leads)
+        await waiting.until(self._leads)
         return self
 
     def _leads(self) -> bool:
@@ -149,7 +138,7 @@ class Running:
 
 @pytest.fixture
 def until() -> Callable[..., Awaitable[Any]]:
-    return _until
+    return waiting.until
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ import json
 import os
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from control.standalone.apiserver.tls import kubelet_serving_certificate
 from tests.runtimes.daemons import Containerd
+from tests.waiting import wait_until
 
 KUBECTL = str(Path(sys.executable).with_name("kubectl"))
 NODE = "streams"
@@ -101,10 +101,3 @@ def running(root: Path, containerd: Containerd) -> Iterator[StreamNode]:
         wait_until(lambda: node.kubectl("get", "node", NODE, status=None).returncode == 0)
         wait_until(lambda: node.kubectl("get", "serviceaccount", "default", status=None).returncode == 0)
         yield node
-
-
-def wait_until(done: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.05)

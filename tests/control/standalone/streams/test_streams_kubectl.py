@@ -26,7 +26,8 @@ import pytest
 from control.ctl.cluster.podproxy import proxied
 from control.ctl.cluster.portforward import PodPort, forwarded
 from koordlet.kube import ClientConfig
-from tests.control.standalone.streams.streamnode import BOTH_PROTOCOLS, StreamNode, busybox, wait_until
+from tests.control.standalone.streams.streamnode import BOTH_PROTOCOLS, StreamNode, busybox
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.runtime, pytest.mark.kubectl]
 EXEC = ("exec", "p", "-c", "main")

@@ -20,6 +20,7 @@ from koordlet.app.http2.frames import Frame, Splitter
 from koordlet.app.http2.grpc import GrpcStatus, pack
 from koordlet.app.http2.server import CallRefused, Connection, GrpcServer, ServerLimits, Stream
 from koordlet.app.tasks import end_tasks
+from tests.waiting import until
 
 PATIENCE = 60.0
 LARGE = [("grpc.max_send_message_length", 32 << 20), ("grpc.max_receive_message_length", 32 << 20)]
@@ -28,12 +29,6 @@ OWN = [("grpc.use_local_subchannel_pool", 1)]
 
 async def echo(message: bytes, _: float | None) -> bytes:
     return message
-
-
-async def until(done: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not done():  # noqa: ASYNC110 - nothing tells of it
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
