@@ -6,7 +6,6 @@ what grants them: a file of `deploy/COMPONENT-rights`, or a value of the chart.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -14,10 +13,10 @@ from typing import Any
 from control.manifestfiles import OptionalRights, purpose, rule
 from koordlet.app.logging import get_logger
 from koordlet.kube import Client, ConnectionFailed, KubeError
+from koordlet.kube.startcheck import StartCheck
 
 log = get_logger(__name__)
 
-PERIOD_S = 30.0
 _PATH = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 QUERIES = purpose(
     "its own rights: those that the configuration needs are named if they are missing",
@@ -36,32 +35,16 @@ def attributes(feature: OptionalRights) -> Iterator[dict[str, str]]:
                 yield {"group": group, "resource": plural, "subresource": subresource, "verb": verb}
 
 
-class RightsCheck:
-    """A service for `Runner`; `problem` fits `HealthChecks.check`. It queries until every right is granted."""
+class RightsCheck(StartCheck):
+    """Passed when all rights are granted, or the server does not report rights."""
 
     def __init__(self, client: Client, component: str, features: Iterable[OptionalRights]) -> None:
         """`component` as in the name of the folder, for example `descheduler`."""
-        self.name = "rights"
-        self.problem: str | None = None
-        self._client = client
+        super().__init__("rights", client)
         self._component = component
         self._features = list(features)
-        self._task: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=self.name)
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while not await self.granted():
-            await self._client.clock.sleep(PERIOD_S)
-
-    async def granted(self) -> bool:
-        """Query once and update `problem`; whether all rights are granted, or the server does not report rights."""
+    async def passed(self) -> bool:
         try:
             problems = [text for feature in self._features if (text := await self._missing(feature))]
         except ConnectionFailed:

@@ -2,7 +2,7 @@
 
 Probes report only ids (the inode of a directory in the cpu hierarchy). The index maps each id to the closest subject at
 or above that directory, so a cgroup that a container created inside itself counts as the container. A cgroup without a
-subject is named by its path. The tree is walked again when an unknown id occurs, at most every `min_interval_s`; an id
+subject is named by its path. The tree is walked again when an unknown id occurs, at most every `MIN_INTERVAL_S`; an id
 that is unknown after a walk belongs to a cgroup that was removed (or is not visible) and causes no more walks. The
 owner of a removed cgroup is kept.
 """

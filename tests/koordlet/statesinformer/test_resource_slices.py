@@ -23,7 +23,8 @@ from koordlet.statesinformer.devices.slicereporter import NotServed, SliceRemova
 from koordlet.statesinformer.devices.slices import MAX_SLICE_DEVICES, MAX_SLICES, changes, offered
 from koordlet.statesinformer.devices.status import Inventory, NodeDevices, describe
 from koordlet.system.devices.pci import PciPlace
-from tests.koordlet.statesinformer.reporting import outcomes, slices_crd, until
+from tests.koordlet.statesinformer.reporting import outcomes, slices_crd
+from tests.waiting import until
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 PLACE = PciPlace("0000:c1:00.0", 1, "pci0000:c0")

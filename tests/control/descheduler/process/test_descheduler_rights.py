@@ -85,9 +85,9 @@ async def test_missing_rights_are_named_until_they_are_granted(world: Any, desch
     (eviction,) = (each for each in FEATURES if each.name == "eviction")
     _, binding = eviction.role(manifests.ACCOUNT)
     check = RightsCheck(running.process.client, "descheduler", [eviction])
-    assert not await check.granted() and check.problem == problem
+    assert not await check.passed() and check.problem == problem
     await world.admin.raw("POST", f"{RBAC}/clusterrolebindings", body=binding)
-    assert await check.granted() and check.problem is None
+    assert await check.passed() and check.problem is None
 
 
 async def gone(world: Any, path: str) -> bool:
