@@ -52,7 +52,7 @@ FEATURES: Final = (
             purpose(
                 "queue and queuejobs: jobs that wait for their quota are suspended and resumed",
                 rule("scheduling.x-k8s.io", ["queues"], _READ),
-                rule("scheduling.x-k8s.io", ["queueunits"], [*_READ, "create", "patch"]),
+                rule("scheduling.x-k8s.io", ["queueunits"], ["get", *_READ, "create", "patch"]),
                 rule("scheduling.x-k8s.io", ["queues/status", "queueunits/status"], ["patch"]),
                 rule("batch", ["jobs"], [*_READ, "patch"]),
             ),

@@ -1,6 +1,8 @@
 """What the quotas hold beside queued jobs: the pods of the cluster, and the resources of its nodes.
 
-Pods of a queued job are left out: the job counts as a whole, from its admission to its end.
+Pods of an admitted job are left out: the job counts as a whole, from its admission to its end, with the larger of what
+it was admitted with and what its pods request. Pods of a job that waits again, or has ended, count as others do until
+they are gone.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ class QueueDemand:
         self.changed = True
         self._nodes: dict[str, Amounts] = {}
         self._total: Amounts | None = None
-        self._pods: dict[str, dict[str, Pod]] = {}
-        """`namespace/uid` of the controller -> its pods that have not terminated, by uid."""
+        self._pods: dict[str, dict[str, tuple[QuotaPod, bool]]] = {}
+        """`namespace/uid` of the controller -> its pods that have not terminated, by uid; whether they have a node."""
         self._jobs: set[str] = set()
         """`namespace/uid` of jobs that count as a whole."""
 
@@ -70,9 +72,13 @@ class QueueDemand:
         if is_terminated(pod):
             self.pod_gone(pod)
             return
-        self._pods.setdefault(_controller(pod), {})[pod.metadata.uid] = pod
+        siblings = self._pods.setdefault(_controller(pod), {})
+        old, new = siblings.get(pod.metadata.uid), (_quota_pod(pod), bool(pod.spec.node_name))
+        siblings[pod.metadata.uid] = new
         if _controller(pod) not in self._jobs:
-            self._count(pod)
+            self._count(*new)
+            self.changed = True
+        elif old is None or old[0].request != new[0].request:
             self.changed = True
 
     def pod_changed(self, old: Pod, new: Pod) -> None:
@@ -88,31 +94,40 @@ class QueueDemand:
             self._pods.pop(_controller(pod), None)
         self.forest.drop_pod(pod.metadata.uid)
 
-    def _count(self, pod: Pod) -> None:
-        meta = pod.metadata
-        self.forest.set_pod(
-            QuotaPod(
-                meta.uid,
-                meta.key,
-                meta.labels.get(names.LABEL_QUOTA_NAME, ""),
-                meta.namespace,
-                from_list(pod_requests(pod)),
-                non_preemptible=not quota_preemptible(meta.labels),
-            )
-        )
-        self.forest.assign(meta.uid, bool(pod.spec.node_name))
+    def _count(self, pod: QuotaPod, assigned: bool) -> None:
+        self.forest.set_pod(pod)
+        self.forest.assign(pod.uid, assigned)
 
     # Jobs
 
     def count_as_whole(self, jobs: set[str]) -> None:
-        """These are all queued jobs (`namespace/uid`): their pods are not counted."""
-        for uid in jobs - self._jobs:
-            for pod in self._pods.get(uid, {}):
-                self.forest.drop_pod(pod)
-        for uid in self._jobs - jobs:
-            for each in self._pods.get(uid, {}).values():
-                self._count(each)
+        """These are all admitted jobs (`namespace/uid`): their pods are not counted."""
+        for job in jobs - self._jobs:
+            for uid in self._pods.get(job, {}):
+                self.forest.drop_pod(uid)
+        for job in self._jobs - jobs:
+            for pod, assigned in self._pods.get(job, {}).values():
+                self._count(pod, assigned)
         self._jobs = jobs
+
+    def requested_by_pods(self, job: str) -> Amounts:
+        """What the pods of a job (`namespace/uid`) request together."""
+        total: Amounts = {}
+        for pod, _ in self._pods.get(job, {}).values():
+            add_to(total, pod.request)
+        return total
+
+
+def _quota_pod(pod: Pod) -> QuotaPod:
+    meta = pod.metadata
+    return QuotaPod(
+        meta.uid,
+        meta.key,
+        meta.labels.get(names.LABEL_QUOTA_NAME, ""),
+        meta.namespace,
+        from_list(pod_requests(pod)),
+        non_preemptible=not quota_preemptible(meta.labels),
+    )
 
 
 def _controller(pod: Pod) -> str:

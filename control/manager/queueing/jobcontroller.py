@@ -1,7 +1,8 @@
 """The controller `queuejobs`: the job extension of batch/v1 Jobs (spec 05 §14).
 
 A Job with the annotation `kube-queue/queue-name` is suspended and gets a QueueUnit of its name. It is resumed when the
-queue controller has dequeued the unit, and suspended again if no pod is ready in time.
+queue controller has dequeued the unit, and suspended again if no pod is ready in time. The cache may be behind, above
+all after a change of the leader: a job is resumed by its unit as the API server has it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class QueuedJobsController(ManagerController):
         if not self._enabled:
             return
         self._jobs.add_handler(self._job_seen, lambda _, new: self._job_seen(new))
-        self._units.add_handler(self._unit_seen, lambda _, new: self._unit_seen(new), self._unit_seen)
+        self._units.add_handler(self._unit_seen, lambda _, new: self._unit_seen(new), self._unit_gone)
 
     def _job_seen(self, job: Job) -> None:
         if queue_of(job):
@@ -54,6 +55,10 @@ class QueuedJobsController(ManagerController):
         if unit.spec.consumer_ref is not None and unit.spec.consumer_ref.kind == "Job":
             self.queue.add(f"{unit.metadata.namespace}/{unit.spec.consumer_ref.name}")
 
+    def _unit_gone(self, unit: QueueUnit) -> None:
+        self._states.forget(unit)
+        self._unit_seen(unit)
+
     async def reconcile(self, key: str) -> float | None:
         job = self._jobs.get(key)
         if job is None or not queue_of(job) or job.metadata.deletion_timestamp is not None:
@@ -62,9 +67,14 @@ class QueuedJobsController(ManagerController):
         if unit is not None and not _belongs(unit, job):
             log.warning("The QueueUnit of a Job belongs to another object", job=key)
             return RETRY_S  # of a job that was deleted: it is collected soon
-        step = next_step(job, unit, self.context.clock.now(), self._limits)
         meta, client = job.metadata, self.context.client
         try:
+            step = next_step(job, unit, self.context.clock.now(), self._limits)
+            if step.resumes and unit is not None:
+                unit = await self._states.read(unit)
+                if unit is None:
+                    return RETRY_S
+                step = next_step(job, unit, self.context.clock.now(), self._limits)
             if step.job_patch is not None:
                 await client.patch(
                     Job,

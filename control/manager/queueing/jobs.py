@@ -51,6 +51,10 @@ class JobStep:
     again_s: float | None = None
     """When to look again without an event."""
 
+    @property
+    def resumes(self) -> bool:
+        return self.job_patch is not None and not self.job_patch["spec"]["suspend"]
+
 
 def queue_of(job: Job) -> str:
     """The queue that the job names; empty for other jobs."""
@@ -93,6 +97,8 @@ def next_step(job: Job, unit: QueueUnit | None, now: float, limits: JobLimits) -
     if outcome:
         return JobStep(status={"phase": outcome, "message": ""})
     since = now - (status.last_update_time.unix if status.last_update_time is not None else now)
+    if status.phase == DEQUEUED:  # it may have been resumed much later: no leader ran
+        since = min(since, now - job.status.start_time.unix if job.status.start_time is not None else 0.0)
     if status.phase == RUNNING:
         return JobStep(_suspension(job, False), status=_running(unit, job))
     if status.phase == DEQUEUED:

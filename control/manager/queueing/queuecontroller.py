@@ -2,6 +2,10 @@
 
 A pass runs at most once a second, if a quota, a pod, a node, a queue or a unit changed. It writes Enqueued, Reserved
 and Dequeued; the job extension writes the other phases. Nothing is kept in memory that the objects do not say.
+
+Every write is conditional on the version of its unit only, but the verdict depends on all units. So the units are read
+from the API server before the first pass of a leader, whose cache may lack what the last leader wrote, and after a pass
+that failed, because a request without an answer may have had its effect.
 """
 
 from __future__ import annotations
@@ -38,13 +42,15 @@ from koordlet.api.encoding.wire import Time, to_builtins
 from koordlet.api.meta import SelectorError
 from koordlet.app.logging import get_logger
 from koordlet.app.loopslice import yield_to_loop
-from koordlet.kube import Conflict, KubeError, NotFound
+from koordlet.kube import Conflict, Invalid, KubeError, NotFound
 
 log = get_logger(__name__)
 
 GATE: Final = "JobQueueing"
 PASS: Final = "pass"
 PASS_INTERVAL_S: Final = 1.0
+BEHIND_S: Final = 0.2
+"""Until units that the cache lacks are looked for again."""
 MAX_LISTED: Final = 1000
 """Units in the status of a Queue."""
 MAX_MESSAGES: Final = 50
@@ -60,8 +66,12 @@ class QueueController(ManagerController):
         super().__init__(context)
         self._enabled = context.gates.enabled(GATE)
         self._counters = QueueingMetrics.of(context.internal)
-        self._counted: dict[str, tuple[str, Amounts, bool]] = {}
-        """uid of a unit -> how the forest counts it: quota, request, admitted."""
+        self._counted: set[str] = set()
+        """uids of the units in the forest."""
+        self._refused: dict[str, str] = {}
+        """uid -> version of units whose status the API server refuses as invalid: skipped until they change."""
+        self._is_current = False
+        """Whether all units are known as they are, or as this process has written them."""
         if self._enabled:
             self._demand = QueueDemand(context.gates)
             self._queues = context.caches.informer(Queue)
@@ -89,11 +99,15 @@ class QueueController(ManagerController):
 
     async def reconcile(self, key: str) -> float | None:
         if self._demand.changed:
+            if not self._is_current:
+                self._is_current = await self._states.read_all()
+            if not self._is_current:
+                return BEHIND_S
             self._demand.changed = False
             try:
                 await self._pass()
             except BaseException:
-                self._demand.changed = True
+                self._demand.changed, self._is_current = True, False
                 raise
         return PASS_INTERVAL_S
 
@@ -104,7 +118,9 @@ class QueueController(ManagerController):
             for queue in self._queues.list()
             if queue.metadata.namespace == self.context.namespace
         }
-        self._demand.count_as_whole({_consumer(unit) for unit in units if unit.spec.consumer_ref is not None})
+        versions = {unit.metadata.uid: unit.metadata.resource_version for unit in units}
+        self._refused = {uid: version for uid, version in self._refused.items() if versions.get(uid) == version}
+        self._demand.count_as_whole({_consumer(unit) for unit in units if unit.status.phase in ADMITTED} - {""})
         waiting = self._waiting(units, queues)
         self._count(units, waiting)
         by_key = {unit.metadata.key: unit for unit in units}
@@ -132,7 +148,7 @@ class QueueController(ManagerController):
         """The enqueued units by queue."""
         waiting: dict[str, list[WaitingJob]] = defaultdict(list)
         for unit in units:
-            if unit.status.phase not in ("", ENQUEUED):
+            if unit.status.phase not in ("", ENQUEUED) or unit.metadata.uid in self._refused:
                 continue
             meta, queue = unit.metadata, queues.get(unit.spec.queue)
             namespace = self._namespaces.get(meta.namespace)
@@ -163,18 +179,24 @@ class QueueController(ManagerController):
         """Bring the jobs in the forest to the state of the objects."""
         forest = self._demand.forest
         wanted = {
-            unit.metadata.uid: (unit.metadata.key, unit.status.quota, _admitted(unit), True)
+            unit.metadata.uid: (unit.metadata.key, unit.status.quota, self._used(unit), True)
             for unit in units
             if unit.status.phase in ADMITTED
         }
         for jobs in waiting.values():
             wanted.update({job.uid: (job.key, job.quotas[0], job.request, False) for job in jobs if job.quotas})
-        for uid in self._counted.keys() - wanted.keys():
+        for uid in self._counted - wanted.keys():
             forest.drop_pod(f"job:{uid}")
         for uid, (key, quota, request, admitted) in wanted.items():
             forest.set_pod(virtual_pod(uid, key, quota, request))
             forest.assign(f"job:{uid}", admitted)
-        self._counted = {uid: (quota, request, admitted) for uid, (_, quota, request, admitted) in wanted.items()}
+        self._counted = {*wanted}
+
+    def _used(self, unit: QueueUnit) -> Amounts:
+        """An admitted unit counts with what it was admitted with, whatever its spec says now, but at least with its
+        pods: `parallelism` of a running job may grow."""
+        admitted, pods = _total(unit.status.admissions), self._demand.requested_by_pods(_consumer(unit))
+        return {name: max(admitted.get(name, 0), pods.get(name, 0)) for name in {*admitted, *pods}}
 
     # Writing
 
@@ -217,6 +239,11 @@ class QueueController(ManagerController):
             await self._states.patch(unit, self.context.clock.now(), **fields)
         except (Conflict, NotFound):
             self._demand.changed = True  # another writer was first, or the unit is gone: the next pass decides again
+            return False
+        except Invalid as error:
+            self._refused[unit.metadata.uid] = unit.metadata.resource_version
+            self._demand.forest.drop_pod(f"job:{unit.metadata.uid}")
+            log.warning("The status of a QueueUnit is refused", unit=unit.metadata.key, err=error)
             return False
         return True
 
@@ -263,18 +290,14 @@ def _order(name: str, queue: Queue | None) -> QueueOrder:
 
 
 def _consumer(unit: QueueUnit) -> str:
+    """`namespace/uid` of the job; empty if the unit does not state a uid."""
     reference = unit.spec.consumer_ref
-    return f"{unit.metadata.namespace}/{reference.uid if reference is not None else ''}"
+    return f"{unit.metadata.namespace}/{reference.uid}" if reference is not None and reference.uid else ""
 
 
 def _asked(unit: QueueUnit) -> Amounts:
     """What the unit requests: `request`, or the sum of its pod sets."""
     return from_list(unit.spec.request) or _total(_admissions(unit))
-
-
-def _admitted(unit: QueueUnit) -> Amounts:
-    """What the unit was admitted with, whatever its spec says now."""
-    return _total(unit.status.admissions)
 
 
 def _total(admissions: list[QueueUnitAdmission]) -> Amounts:

@@ -1,12 +1,23 @@
-"""The newest known versions of QueueUnits: the cache's, or what this process has written and the cache has not seen."""
+"""The newest known versions of QueueUnits: the cache's, or what this process has read or written and the cache has not
+seen. Versions are compared as numbers, which Kubernetes guarantees (KEP-5504)."""
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import aclosing
+from typing import Any, Final
+
+import msgspec
 
 from koordlet.api.crs.queueing import QueueUnit
+from koordlet.api.encoding import wire
 from koordlet.api.encoding.wire import Time, to_builtins
+from koordlet.api.registry import resource_for
+from koordlet.app.loopslice import yield_to_loop
 from koordlet.kube import Client, Informer
+from koordlet.kube.decode import ObjectDecoder
+
+_RESOURCE: Final = resource_for(QueueUnit)
+_DECODER: Final = ObjectDecoder(QueueUnit, _RESOURCE)
 
 
 class UnitStates:
@@ -15,8 +26,8 @@ class UnitStates:
     def __init__(self, client: Client, informer: Informer[QueueUnit]) -> None:
         self._client = client
         self._informer = informer
-        self._written: dict[str, tuple[str, QueueUnit]] = {}
-        """uid -> (version that was patched, result)."""
+        self._newer: dict[str, QueueUnit] = {}
+        """By uid: versions that the cache may not have."""
 
     def get(self, key: str) -> QueueUnit | None:
         unit = self._informer.get(key)
@@ -24,31 +35,72 @@ class UnitStates:
 
     def list(self) -> list[QueueUnit]:
         cached = self._informer.list()
-        if self._written:
+        if self._newer:
             present = {unit.metadata.uid for unit in cached}
-            self._written = {uid: pair for uid, pair in self._written.items() if uid in present}
+            self._newer = {uid: unit for uid, unit in self._newer.items() if uid in present}
         return [self._newest(unit) for unit in cached]
 
     def _newest(self, unit: QueueUnit) -> QueueUnit:
-        base, written = self._written.get(unit.metadata.uid, ("", unit))
-        if unit.metadata.resource_version == base:
-            return written
-        self._written.pop(unit.metadata.uid, None)
+        newer = self._newer.get(unit.metadata.uid)
+        if newer is None:
+            return unit
+        if _version(newer) > _version(unit):
+            return newer
+        del self._newer[unit.metadata.uid]
         return unit
+
+    async def read(self, unit: QueueUnit) -> QueueUnit | None:
+        """The unit as the API server has it now; None if it is gone. Raises KubeError."""
+        meta = unit.metadata
+        stored = await self._client.get(QueueUnit, meta.name, meta.namespace)
+        return self._keep(stored) if stored.metadata.uid == meta.uid else None
+
+    async def read_all(self) -> bool:
+        """Read every unit from the API server. Returns whether the cache has them all. Raises KubeError."""
+        complete = True
+        async with aclosing(self._client.pages(_RESOURCE)) as pages:
+            async for page in pages:
+                for raw in page.items or () if page is not None else ():
+                    complete &= self._take(raw)
+                    await yield_to_loop()
+        return complete
+
+    def _take(self, raw: bytes | msgspec.Raw) -> bool:
+        try:
+            unit = _DECODER.decode(raw)
+        except wire.WireError:
+            return True  # the informer logs and counts it, and keeps the last valid version
+        cached = self._informer.get(unit.metadata.key)
+        if cached is None or cached.metadata.uid != unit.metadata.uid:
+            return False  # the cache has not seen it, or has already seen its deletion
+        self._keep(unit)
+        return True
+
+    def forget(self, unit: QueueUnit) -> None:
+        """The unit was deleted."""
+        self._newer.pop(unit.metadata.uid, None)
 
     async def patch(self, unit: QueueUnit, now: float, **fields: Any) -> QueueUnit:
         """Set fields of the status. Raises KubeError: Conflict if another writer was first."""
         if fields.get("phase", unit.status.phase) != unit.status.phase:
             fields["lastUpdateTime"] = Time.from_unix(now)
         meta = unit.metadata
-        result = await self._client.patch(
-            QueueUnit,
-            meta.name,
-            meta.namespace,
-            body={"metadata": {"resourceVersion": meta.resource_version}, "status": to_builtins(fields)},
-            subresource="status",
+        return self._keep(
+            await self._client.patch(
+                QueueUnit,
+                meta.name,
+                meta.namespace,
+                body={"metadata": {"resourceVersion": meta.resource_version}, "status": to_builtins(fields)},
+                subresource="status",
+            )
         )
-        cached = self._informer.get(meta.key)
-        if cached is not None and cached.metadata.uid == meta.uid:
-            self._written[meta.uid] = (cached.metadata.resource_version, result)
-        return result
+
+    def _keep(self, unit: QueueUnit) -> QueueUnit:
+        known = self._newer.get(unit.metadata.uid)
+        if known is None or _version(unit) > _version(known):
+            self._newer[unit.metadata.uid] = unit
+        return unit
+
+
+def _version(unit: QueueUnit) -> int:
+    return int(unit.metadata.resource_version)

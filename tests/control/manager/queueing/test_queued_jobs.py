@@ -94,11 +94,19 @@ def test_dequeued_to_running() -> None:
 
 
 def test_dequeued_waits_for_a_pod_and_then_backs_off() -> None:
-    waiting = next_step(job(suspend=False, status={"active": 1}), unit("Dequeued", age=599), NOW, LIMITS)
+    resumed = job(suspend=False, status={"active": 1, "startTime": str(Time.from_unix(NOW - 5000))})
+    waiting = next_step(resumed, unit("Dequeued", age=599), NOW, LIMITS)
     assert (waiting.status, waiting.again_s) == (None, 1.0)
-    step = next_step(job(suspend=False, status={"active": 1}), unit("Dequeued", age=600, attempts=2), NOW, LIMITS)
+    step = next_step(resumed, unit("Dequeued", age=600, attempts=2), NOW, LIMITS)
     assert step.status is not None and (step.status["phase"], step.status["attempts"]) == ("TimeoutBackoff", 3)
     assert (step.job_patch, step.again_s) == ({"spec": {"suspend": True}}, 240.0)
+
+
+@pytest.mark.parametrize(("status", "left"), [({}, 600.0), ({"startTime": str(Time.from_unix(NOW - 10))}, 590.0)])
+def test_a_job_that_was_resumed_late_has_the_whole_time(status: dict[str, Any], left: float) -> None:
+    """No manager ran between the admission and the start of the job."""
+    step = next_step(job(suspend=False, status=status), unit("Dequeued", age=9000), NOW, LIMITS)
+    assert (step.job_patch, step.status, step.again_s) == (None, None, left)
 
 
 @pytest.mark.parametrize(("attempts", "seconds"), [(1, 60), (2, 120), (6, 1920), (7, 3600), (1000, 3600)])

@@ -1,0 +1,198 @@
+"""Job queueing under faults: kill -9 of the manager at any request, new leaders with old caches, requests that are
+refused or lose their answer, and writers that come between. No job starts without room, and none is stuck in the end.
+
+QUEUE_HISTORIES: the number of random histories.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from control.manager import controller
+from control.manager.queueing import queuecontroller, unitstates
+from tests.control.manager.queueing.world import BACKOFF_S, START_S, QueueWorld, no_faults
+
+LIMITS = {"team": 8, "a": 4, "b": 6}
+PARENTS = {"a": "team", "b": "team"}
+"""The children may not use 10 cores together."""
+FATES = ("", "", "", "", "", "refuse", "lose", "kill", "kill-after")
+MAX_REQUESTS = 200
+"""More than the small history makes."""
+
+
+@pytest.fixture(autouse=True)
+def _no_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rests between two units take real time, in which the fake clock would go on."""
+
+    async def at_once() -> None:
+        await asyncio.sleep(0)
+
+    for module in (controller, queuecontroller, unitstates):
+        monkeypatch.setattr(module, "yield_to_loop", at_once)
+
+
+class FaultAt:
+    """The fate of one request, counted from 0. `met`: whether that request was made."""
+
+    def __init__(self, number: int, fate: str) -> None:
+        self._remaining, self._fate = number, fate
+        self.met = False
+
+    def __call__(self, method: str, path: str) -> str:
+        self._remaining -= 1
+        if self._remaining == -1:
+            self.met = True
+            return self._fate
+        return ""
+
+
+@asynccontextmanager
+async def running(world: QueueWorld) -> AsyncIterator[QueueWorld]:
+    await world.restart()
+    try:
+        yield world
+    finally:
+        await world.stop()
+
+
+async def quiet(world: QueueWorld) -> None:
+    """No cache is behind, and nothing is left to do."""
+    for _ in range(5):
+        world.settle()
+        await world.advance(1.0)
+
+
+async def finish_all(world: QueueWorld) -> None:
+    """Without faults every job gets its turn and ends, and nothing is counted any more."""
+    for _ in range(200):
+        world.settle()
+        await world.advance(1.0)
+        world.settle()
+        for job in world.running():
+            world.finish(job)
+        if not world.open():
+            break
+    await quiet(world)
+    left = [(job["metadata"]["name"], world.unit(job["metadata"]["name"])["status"]) for job in world.open()]
+    assert left == []
+    phases = {unit["status"].get("phase") for unit in world.store.objects["queueunits"].values()}
+    assert phases <= {"Succeed"}
+    assert not +world.counted() and not +world.admitted()
+
+
+async def small_history(fault: FaultAt) -> QueueWorld:
+    """Two jobs for the room of one: the second starts when the first has ended. A third waits."""
+    world = QueueWorld(LIMITS, PARENTS, random.Random(1))
+    async with running(world):
+        world.faults = fault
+        for suspend in (True, False, True):
+            world.submit("a", 3, suspend=suspend)
+        for _ in range(2):
+            await quiet(world)
+            for job in world.running()[:1]:
+                world.finish(job)
+        await quiet(world)
+        world.faults = no_faults
+        await quiet(world)
+        assert +world.counted() == world.admitted()
+        await finish_all(world)
+    return world
+
+
+@pytest.mark.parametrize("fate", ["kill", "kill-after", "refuse", "lose"])
+async def test_one_fault_at_every_request(fate: str) -> None:
+    for number in range(MAX_REQUESTS):
+        fault = FaultAt(number, fate)
+        world = await small_history(fault)
+        assert world.violations == [], number
+        if not fault.met:
+            break
+    assert 10 < number < MAX_REQUESTS
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("QUEUE_HISTORIES", "6"))))
+async def test_random_histories(seed: int) -> None:
+    rng = random.Random(seed)
+    world = QueueWorld(LIMITS, PARENTS, rng)
+    async with running(world):
+        world.is_lively = True
+        world.faults = lambda method, path: rng.choice(FATES) if rng.random() < 0.3 else ""
+        for _ in range(40):
+            what = rng.randrange(8)
+            if what < 3:
+                world.submit(rng.choice("ab"), rng.randint(1, 4), suspend=rng.random() < 0.7)
+            elif what == 3 and world.running():
+                world.finish(rng.choice(world.running()))
+            elif what == 4 and world.open() and rng.random() < 0.3:
+                world.delete(rng.choice(world.open()))
+            elif what == 5 and rng.random() < 0.3:
+                await world.restart()
+            for _ in range(4):
+                world.act()
+            await world.advance(rng.choice((0.1, 1.0, 1.0, 1.0, 1.0, BACKOFF_S, START_S)))
+            assert world.violations == []
+        world.is_lively = False
+        world.faults = no_faults
+        await finish_all(world)
+        assert world.violations == []
+    assert world.kills > 0, "the history must have faults"
+
+
+async def test_a_new_leader_with_an_old_cache_resumes_no_job_that_was_suspended_again() -> None:
+    world = QueueWorld(LIMITS, PARENTS, random.Random(1))
+    async with running(world):
+        name = world.submit("a", 3)
+        await quiet(world)
+        unit, job = world.unit(name), world.job(name)
+        assert unit["status"]["phase"] == "Running"
+        await world.stop()
+        dequeued = {**unit, "status": {**unit["status"], "phase": "Dequeued"}}
+        world.store.put("queueunits", copy.deepcopy(dequeued))
+        old = copy.deepcopy(world.store.objects["queueunits"])
+        status = {**unit["status"], "phase": "TimeoutBackoff", "attempts": 1}
+        world.store.put("queueunits", {**copy.deepcopy(dequeued), "status": status})
+        world.store.put("jobs", {**job, "spec": {**job["spec"], "suspend": True}})
+        world.run_pods()
+        await world.restart(stale=False, queueunits=old)
+        await world.advance(2.0)
+        assert world.job(name)["spec"]["suspend"] and world.violations == []
+
+
+async def test_a_running_job_counts_with_its_pods_if_they_are_more_than_what_was_admitted() -> None:
+    world = QueueWorld(LIMITS, PARENTS, random.Random(1))
+    async with running(world):
+        name = world.submit("b", 1)
+        await quiet(world)
+        job = world.job(name)
+        world.store.put("jobs", {**job, "spec": {**job["spec"], "parallelism": 5}})
+        second = world.submit("a", 4)
+        await quiet(world)
+        assert world.counted()["b"] == 5000
+        assert world.unit(second)["status"]["phase"] == "Enqueued"  # 5 + 4 of 8 cores
+
+
+async def test_pods_of_a_job_that_is_suspended_again_count_until_they_are_gone() -> None:
+    world = QueueWorld(LIMITS, PARENTS, random.Random(1))
+    async with running(world):
+        first = world.submit("a", 4)
+        await quiet(world)
+        unit = world.unit(first)
+        status = {**unit["status"], "phase": "TimeoutBackoff", "attempts": 1}
+        world.store.put("queueunits", {**copy.deepcopy(unit), "status": status})
+        world.deliver("queueunits")  # its pods still run
+        second = world.submit("b", 6)
+        world.deliver("jobs")
+        await world.advance(3.0)
+        world.deliver("queueunits")
+        await world.advance(3.0)
+        assert world.unit(second)["status"]["phase"] == "Enqueued"  # 4 + 6 of 8 cores
+        await quiet(world)
+        await quiet(world)
+        assert world.unit(second)["status"]["phase"] == "Running"
