@@ -216,6 +216,21 @@ def test_sums_of_the_worked_example(priority: str, prod_usage: int, prod_delta: 
     assert world.plugin.node_page("unknown") == {}
 
 
+def test_the_page_lists_no_delta_of_zero() -> None:
+    """A pod that uses more CPU than was estimated adds nothing for it. Usage is listed also if it is 0."""
+    world = World(node("n", "96"))
+    world.plugin.pod_seen(pod("a", on="n", cpu="4", memory="8Gi", labels=PROD))
+    world.plugin.set_metric(metric("n", "90", "1Gi", pods=[pod_usage("default/a", "90", "1Gi", "koord-prod")]))
+    page = world.plugin.node_page("n")
+    assert (page["nodeDelta"].keys(), page["nodeDeltaPods"]) == ({"memory"}, ["default/a"])
+    assert (page["prodDelta"].keys(), page["prodDeltaPods"]) == ({"memory"}, ["default/a"])
+    world.plugin.set_metric(metric("n", "0", "0"))
+    world.plugin.pod_gone(next(iter(world.plugin.loads["n"].pods.values())).pod)
+    page = world.plugin.node_page("n")
+    assert (page["nodeDelta"], page["prodDelta"]) == ({}, {})
+    assert page["prodUsage"] == page["nodeEstimated"] == {"cpu": "0", "memory": "0"}
+
+
 CPU_OVER = "node(s) cpu usage exceed threshold"
 
 
