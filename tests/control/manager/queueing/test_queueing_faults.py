@@ -1,7 +1,7 @@
 """Job queueing under faults: kill -9 of the manager at any request, new leaders with old caches, requests that are
 refused or lose their answer, and writers that come between. No job starts without room, and none is stuck in the end.
 
-QUEUE_HISTORIES: the number of random histories.
+QUEUE_HISTORIES: the number of random histories. QUEUES, QUEUED_JOBS: the size of the load.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ LIMITS = {"team": 8, "a": 4, "b": 6}
 PARENTS = {"a": "team", "b": "team"}
 """The children may not use 10 cores together."""
 FATES = ("", "", "", "", "", "refuse", "lose", "kill", "kill-after")
+QUEUES, MANY_JOBS = int(os.environ.get("QUEUES", "10")), int(os.environ.get("QUEUED_JOBS", "60"))
 MAX_REQUESTS = 200
 """More than the small history makes."""
 
@@ -143,6 +144,29 @@ async def test_random_histories(seed: int) -> None:
         await finish_all(world)
         assert world.violations == []
     assert world.kills > 0, "the history must have faults"
+
+
+async def test_many_jobs_in_many_queues_with_kills() -> None:
+    """Each queue has room for one job or two, all together for three quarters of that."""
+    queues = [f"q{number}" for number in range(QUEUES)]
+    limits = {"all": QUEUES * 3, **dict.fromkeys(queues, 4)}
+    rng = random.Random(1)
+    world = QueueWorld(limits, dict.fromkeys(queues, "all"), rng)
+    for number in range(MANY_JOBS):
+        world.submit(queues[number % QUEUES], rng.randint(1, 3), suspend=number % 3 > 0)
+    async with running(world):
+        rounds = 0
+        while world.open():
+            rounds += 1
+            world.settle()
+            await world.advance(1.0)
+            if rounds % 10 == 0:
+                await world.restart()
+            for job in world.running():
+                if rng.random() < 0.5:
+                    world.finish(job)
+            assert world.violations == [] and rounds < 50 + 20 * MANY_JOBS // QUEUES
+        await finish_all(world)
 
 
 async def test_a_new_leader_with_an_old_cache_resumes_no_job_that_was_suspended_again() -> None:

@@ -74,7 +74,7 @@ class QueueObjects(FakeObjects):
 
 
 class QueueStore(ApiStore):
-    """Keeps the last states of each kind."""
+    """Keeps the last states of each kind. Documents are replaced, never changed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,13 +82,13 @@ class QueueStore(ApiStore):
         self.history: dict[str, list[dict[str, Json]]] = {plural: [{}] for plural in KINDS}
 
     def put(self, plural: str, document: Json) -> Json:
-        stored = super().put(plural, document)
+        stored = super().put(plural, {**document, "metadata": {**document["metadata"]}})
         self.record(plural)
         return stored
 
     def record(self, plural: str) -> None:
         states = self.history[plural]
-        states.append(copy.deepcopy(self.objects[plural]))
+        states.append(dict(self.objects[plural]))
         del states[:-OLD_STATES]
 
 
@@ -110,7 +110,6 @@ class QueueTransport(FakeTransport):
             self.dead = True
             raise
         finally:
-            self._world.check()
             await self._world.meanwhile()
             if self.dead:
                 raise Killed
@@ -126,7 +125,10 @@ class QueueTransport(FakeTransport):
             self._world.check_resumed(stored)
         if plural == UNITS and not sub and stored["status"].get("phase") in ADMITTED:
             self._world.violations.append(f"the spec of the admitted unit {stored['metadata']['name']} was changed")
-        return super()._patch(plural, stored, body, sub)
+        answer = super()._patch(plural, stored, body, sub)
+        if plural == UNITS:
+            self._world.check()
+        return answer
 
 
 class QueueWorld:
@@ -198,7 +200,7 @@ class QueueWorld:
     def _deliver(self, plural: str, documents: dict[str, Json]) -> None:
         informer = self.objects.informer(KINDS[plural])
         known = {key: int(each.metadata.resource_version) for key, each in informer.known.items()}
-        typed = {key: wire.convert(copy.deepcopy(each), KINDS[plural]) for key, each in documents.items()}
+        typed = {key: wire.convert(each, KINDS[plural]) for key, each in documents.items()}
         assert all(int(each.metadata.resource_version) >= known.get(key, 0) for key, each in typed.items())
         informer.deliver(typed)
 
