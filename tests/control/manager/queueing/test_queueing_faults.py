@@ -17,7 +17,8 @@ import pytest
 
 from control.manager import controller
 from control.manager.queueing import queuecontroller, unitstates
-from tests.control.manager.queueing.world import BACKOFF_S, START_S, QueueWorld, no_faults
+from tests.control.descheduler.migration.world import no_faults
+from tests.control.manager.queueing.world import BACKOFF_S, START_S, QueueWorld
 
 LIMITS = {"team": 8, "a": 4, "b": 6}
 PARENTS = {"a": "team", "b": "team"}

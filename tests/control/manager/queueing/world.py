@@ -200,7 +200,7 @@ class QueueWorld:
     def _deliver(self, plural: str, documents: dict[str, Json]) -> None:
         informer = self.objects.informer(KINDS[plural])
         known = {key: int(each.metadata.resource_version) for key, each in informer.known.items()}
-        typed = {key: wire.convert(each, KINDS[plural]) for key, each in documents.items()}
+        typed: dict[str, Any] = {key: wire.convert(each, KINDS[plural]) for key, each in documents.items()}
         assert all(int(each.metadata.resource_version) >= known.get(key, 0) for key, each in typed.items())
         informer.deliver(typed)
 
