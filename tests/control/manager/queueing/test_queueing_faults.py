@@ -153,6 +153,7 @@ async def test_many_jobs_in_many_queues_with_kills() -> None:
     limits = {"all": QUEUES * 3, **dict.fromkeys(queues, 4)}
     rng = random.Random(1)
     world = QueueWorld(limits, dict.fromkeys(queues, "all"), rng)
+    world.clock.SETTLE_ITERATIONS = 10 * MANY_JOBS  # what one event makes due grows with the jobs
     for number in range(MANY_JOBS):
         world.submit(queues[number % QUEUES], rng.randint(1, 3), suspend=number % 3 > 0)
     async with running(world):
