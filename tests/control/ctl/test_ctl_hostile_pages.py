@@ -49,7 +49,7 @@ async def test_redirects_are_not_followed(url: str) -> None:
 
 
 async def test_a_page_within_the_limit_is_read(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded.read_bounded, "__defaults__", (128 << 20,))
+    monkeypatch.setattr(bounded, "MAX_BODY_BYTES", 128 << 20)
     with pytest.raises(CtlError, match="is it a koordlet"):
         await fetch_top(url)
 

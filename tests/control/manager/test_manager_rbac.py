@@ -162,16 +162,27 @@ async def recommend(cluster: Any, until: Any, caches: Caches) -> None:
 
 
 async def wait_in_queue(cluster: Any, until: Any) -> None:
-    """A job that is suspended, waits in a Queue, and changes meanwhile."""
+    """A job that is suspended, waits in a Queue, and changes meanwhile; and one without requests, which its
+    quota admits: these nodes have no CPUs."""
     raw, queueing = cluster.admin.raw, "/apis/scheduling.x-k8s.io/v1alpha1/namespaces"
     queue = {"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "Queue", "metadata": {"name": "batch"}}
     await raw("POST", f"{queueing}/koordinator-system/queues", body=queue)
-    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "100"}, "limits": {"cpu": "100"}}}
-    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
-    meta = {"name": "waits", "annotations": {"kube-queue/queue-name": "batch"}}
+    amounts = {"cpu": "2", "memory": "1Gi"}
+    quota = {"apiVersion": "scheduling.sigs.k8s.io/v1alpha1", "kind": "ElasticQuota", "metadata": {"name": "team"}}
+    quotas = "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/elasticquotas"
+    await raw("POST", quotas, body={**quota, "spec": {"min": amounts, "max": amounts}})
     jobs, unit = "/apis/batch/v1/namespaces/default/jobs", f"{queueing}/default/queueunits/waits"
-    await raw("POST", jobs, body={"metadata": meta, "spec": {"template": template, "parallelism": 1}})
+    for name, queue_name, cpu in (("waits", "batch", "100"), ("starts", "team", "0")):
+        container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}, "limits": {"cpu": cpu}}}
+        template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+        meta = {"name": name, "annotations": {"kube-queue/queue-name": queue_name}}
+        await raw("POST", jobs, body={"metadata": meta, "spec": {"template": template, "parallelism": 1}})
     await until(lambda: cluster.get(unit))
+
+    async def is_resumed() -> bool:
+        return (await cluster.get(f"{jobs}/starts"))["spec"]["suspend"] is False
+
+    await until(is_resumed)
     await raw("PATCH", f"{jobs}/waits", body={"spec": {"parallelism": 2}}, content_type=MERGE)
 
 
