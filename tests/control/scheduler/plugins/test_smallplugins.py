@@ -87,8 +87,9 @@ async def test_binding_names_node_and_uid() -> None:
     assert (await DefaultBinder(None, cluster.handle).bind(CycleState(), info, "n1")).ok
     ((method, path, body),) = api.sent
     assert (method, path) == ("POST", "/api/v1/namespaces/default/pods/a/binding")
-    assert body["metadata"] == {"name": "a", "namespace": "default", "uid": info.uid}
-    assert body["target"] == {"apiVersion": "v1", "kind": "Node", "name": "n1"}
+    binding = json.loads(body)
+    assert binding["metadata"] == {"name": "a", "namespace": "default", "uid": info.uid}
+    assert binding["target"] == {"apiVersion": "v1", "kind": "Node", "name": "n1"}
 
 
 async def test_a_refused_binding_is_an_error() -> None:
