@@ -433,7 +433,7 @@ LABEL_CONTROL_PLANE: Final = "control-plane"
 
 # --- configuration objects (§5.9, §6.1, §7.4) ----------------------------------------------------------
 KOORDINATOR_NAMESPACE: Final = "koordinator-system"
-RESOURCE_DRIVER: Final = "devices.koordinator.sh"
+DEVICE_DRIVER: Final = "devices.koordinator.sh"
 """The driver in the ResourceSlices that koordlet publishes."""
 PAGES_AUDIENCE: Final = "koordinator-pages"
 """The audience of tokens for pages of components only: the API server accepts them for nothing."""

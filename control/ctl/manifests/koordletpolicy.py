@@ -18,7 +18,7 @@ from control import manifestfiles
 from control.ctl.cluster.pods import KOORDLET_PORT, SCHEDULER_PORT
 from control.ctl.manifests.koordlet import ACCOUNT
 from control.manifestfiles import Object
-from koordlet.api.names import KOORDINATOR_NAMESPACE, RESOURCE_DRIVER
+from koordlet.api.names import DEVICE_DRIVER, KOORDINATOR_NAMESPACE
 
 NAME = "koordlet-own-node"
 PAGES_NAME = "koordinator-pages"
@@ -76,9 +76,9 @@ def policy() -> list[Object]:
             {
                 "expression": (
                     "request.resource.group != 'resource.k8s.io' || (variables.written.spec.driver"
-                    f" == '{RESOURCE_DRIVER}' && variables.written.spec.pool.name == variables.node)"
+                    f" == '{DEVICE_DRIVER}' && variables.written.spec.pool.name == variables.node)"
                 ),
-                "message": f"koordlet may only write slices of the driver {RESOURCE_DRIVER} and the pool of its node",
+                "message": f"koordlet may only write slices of the driver {DEVICE_DRIVER} and the pool of its node",
                 "reason": "Forbidden",
             },
         ],

@@ -29,7 +29,7 @@ from koordlet.api.encoding.wire import to_builtins
 from koordlet.statesinformer.devices.status import NodeDevices
 from koordlet.statesinformer.ownobject import owned_by
 
-DRIVER: Final = names.RESOURCE_DRIVER
+DRIVER: Final = names.DEVICE_DRIVER
 UNHEALTHY: Final = f"{DRIVER}/unhealthy"
 """Key of the taint of a device with a fault."""
 MAX_SLICE_DEVICES: Final = 64

@@ -34,6 +34,7 @@ def test_koordlet() -> None:
         "BlkIOReconcile",
         "Accelerators",
         "RDMADevices",
+        "ResourceSlices",
         "HamiCoreVGPUMonitor",
         "CPICollector",
         "Libpfm4",

@@ -8,7 +8,7 @@ from koordlet.api import names
 
 KEYS = {
     "": """
-        CAMBRICON_DSMLU_ASSIGHED CAMBRICON_DSMLU_PROFILE control-plane cpu ephemeral-storage memory
+        CAMBRICON_DSMLU_ASSIGHED CAMBRICON_DSMLU_PROFILE control-plane cpu memory
         pod-group.scheduling.sigs.k8s.io predicate-time
     """,
     "amd.com": """
