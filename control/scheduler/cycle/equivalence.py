@@ -75,7 +75,10 @@ class EquivalenceClass:
         if everything or len(self.ok) < table.size:
             self._resize(table.size)
         if wanted is not None or (self._unfiltered and not everything):
-            self._filter_left(calls, state, pod, table.all if everything else nodes or [], pods or [], wanted)
+            changed = table.all if everything else nodes or []
+            rows, nodes_changed = self._unfiltered.due(changed, pods or [], wanted, table.size)
+            if len(rows):
+                self._filter(calls, state, pod, rows, nodes_changed=nodes_changed)
         elif everything:
             self._unfiltered.clear()
             self._filter(calls, state, pod, table.all, nodes_changed=True)
@@ -95,23 +98,6 @@ class EquivalenceClass:
                 self._filter_row(calls, state, pod, rows)
             else:
                 self._filter(calls, state, pod, rows, nodes_changed=False)
-
-    def _filter_left(
-        self,
-        calls: Framework,
-        state: CycleState,
-        pod: PodInfo,
-        nodes: Rows | list[int],
-        pods: list[int],
-        wanted: RowArray | None,
-    ) -> None:
-        """Evaluate the wanted rows that changed, now or earlier, and leave the others."""
-        self._unfiltered.note(nodes, pods, self._table.size)
-        rows, nodes_changed = self._unfiltered.take(self._table.all if wanted is None else wanted)
-        if wanted is None:
-            self._unfiltered.clear()
-        if len(rows):
-            self._filter(calls, state, pod, rows, nodes_changed=nodes_changed)
 
     def _resize(self, size: int) -> None:
         def sized(array: Codes) -> Codes:
@@ -187,7 +173,10 @@ class EquivalenceClass:
         if everything:
             self._reset_scores(calls)
         if wanted is not None or (self._unscored and not everything):
-            self._score_left(calls, state, pod, table.all if everything else nodes or [], pods or [], wanted)
+            changed = table.all if everything else nodes or []
+            rows, nodes_changed = self._unscored.due(changed, pods or [], wanted, table.size)
+            if len(rows):
+                self._score(calls, state, pod, rows, nodes_changed=nodes_changed)
         elif everything:
             self._unscored.clear()
             self._score(calls, state, pod, table.all, nodes_changed=True)
@@ -199,23 +188,6 @@ class EquivalenceClass:
         for scorer in calls.row_scorers:
             self._score_missing_rows(state, pod, feasible, scorer)
         self._skip_score = skip
-
-    def _score_left(
-        self,
-        calls: Framework,
-        state: CycleState,
-        pod: PodInfo,
-        nodes: Rows | list[int],
-        pods: list[int],
-        wanted: RowArray | None,
-    ) -> None:
-        """Score the wanted rows that changed, now or earlier, and leave the others."""
-        self._unscored.note(nodes, pods, self._table.size)
-        rows, nodes_changed = self._unscored.take(self._table.all if wanted is None else wanted)
-        if wanted is None:
-            self._unscored.clear()
-        if len(rows):
-            self._score(calls, state, pod, rows, nodes_changed=nodes_changed)
 
     def _reset_scores(self, calls: Framework) -> None:
         size = self._table.size

@@ -25,20 +25,23 @@ class LeftRows:
     def __bool__(self) -> bool:
         return bool(self._changed.size)
 
-    def note(self, nodes: Rows | list[int], pods: list[int], size: int) -> None:
-        """Leave these rows. `size`: of the table."""
+    def due(
+        self, nodes: Rows | list[int], pods: list[int], wanted: RowArray | None, size: int
+    ) -> tuple[RowArray, bool]:
+        """(the rows to evaluate of `wanted`, None: of all; whether a node changed). Leaves the others of those that
+        changed now: by their node (`nodes`) or their pods (`pods`). `size`: of the table."""
         if len(self._changed) < size:
             self._changed = np.concatenate((self._changed, np.zeros(size - len(self._changed), np.int8)))
         self._changed[pods] |= self.PODS
         self._changed[nodes] = self.NODE
-
-    def take(self, wanted: Rows) -> tuple[RowArray, bool]:
-        """(the `wanted` rows that were left, whether a node changed). They count as evaluated now."""
-        changed = self._changed[wanted]
+        changed = self._changed[:size] if wanted is None else self._changed[wanted]
         left = np.flatnonzero(changed)
-        rows = left if isinstance(wanted, slice) else wanted[left]
+        rows = left if wanted is None else wanted[left]
         nodes_changed = bool((changed >= self.NODE).any())
-        self._changed[rows] = self.CURRENT
+        if wanted is None:
+            self.clear()
+        else:
+            self._changed[rows] = self.CURRENT
         return rows, nodes_changed
 
     def clear(self) -> None:
