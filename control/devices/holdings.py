@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from control.devices.inventory import DeviceInventory
 from control.devices.room import DeviceHolding, TypeUse
+from control.holdings import ReservedHoldings
 
 UsedKey = tuple[object, ...]
 """Equal for nodes on which the same amounts of the same devices of one type are held."""
@@ -99,76 +99,33 @@ class DeviceSums:
         }
 
 
-class NodeDeviceHoldings:
-    """The holdings on one node, by uid. They do not depend on the Device object, which may arrive later or shrink.
-
-    A reservation counts with what its owners do not hold, so nothing counts twice, in any order of arrival.
-    """
+class NodeDeviceHoldings(ReservedHoldings[PodDevices]):
+    """Devices. They do not depend on the Device object, which may arrive later or shrink."""
 
     def __init__(self) -> None:
-        self.given: dict[str, PodDevices] = {}
-        """What each pod and reservation got."""
+        super().__init__()
         self.sums = DeviceSums()
-        self._counted: dict[str, DeviceHolding] = {}
-        """As in `given`; reservations with what their owners left."""
-        self._owners: dict[str, dict[str, DeviceHolding]] = {}
-        """uid of a reservation -> the holdings of the pods that use it."""
-
-    def add(self, uid: str, holding: PodDevices) -> None:
-        self.remove(uid)
-        self.given[uid] = holding
-        if holding.reservation:
-            self._owners.setdefault(holding.reservation, {})[uid] = holding.devices
-            self._recount(holding.reservation)
-        self._recount(uid)
-
-    def remove(self, uid: str) -> None:
-        holding = self.given.pop(uid, None)
-        if holding is None:
-            return
-        self._recount(uid)
-        if holding.reservation:
-            owners = self._owners[holding.reservation]
-            del owners[uid]
-            if not owners:
-                del self._owners[holding.reservation]
-            self._recount(holding.reservation)
 
     def left(self, uids: Iterable[str]) -> DeviceSums:
         """What these reservations hold together beside their owners."""
         left = DeviceSums()
         for uid in uids:
-            left.count(self._counted.get(uid, {}), 1)
+            if uid in self.counted:
+                left.count(self.counted[uid].devices, 1)
         return left
 
-    @contextmanager
-    def without(self, uids: Collection[str]) -> Iterator[None]:
-        """Count nothing for these reservations until the block ends."""
-        known = {uid: self.given.pop(uid) for uid in uids if uid in self.given}
-        for uid in known:
-            self._recount(uid)
-        try:
-            yield
-        finally:
-            self.given.update(known)
-            for uid in known:
-                self._recount(uid)
+    def _left_by(self, reserved: PodDevices, owners: Iterable[PodDevices]) -> PodDevices:
+        return replace(reserved, devices=left_by(reserved.devices, (owner.devices for owner in owners)))
 
-    def _recount(self, uid: str) -> None:
-        counted = self._counted.pop(uid, None)
-        if counted is not None:
-            self.sums.count(counted, -1)
-        holding, owners = self.given.get(uid), self._owners.get(uid)
-        if holding is not None:
-            self._counted[uid] = left_by(holding.devices, owners.values()) if owners else holding.devices
-            self.sums.count(self._counted[uid], 1)
+    def _count(self, holding: PodDevices, sign: int) -> None:
+        self.sums.count(holding.devices, sign)
 
     def conflicts(self, uid: str, holding: PodDevices, inventory: DeviceInventory) -> Iterator[str]:
         """What of a holding others hold already, or the node does not have. Nothing while no device is known. What a
         reservation shares with its owners is no conflict."""
         own = self.left([holding.reservation]) if holding.reservation else DeviceSums()
         for owner in self._owners.get(uid, {}).values():
-            own.count(owner, 1)
+            own.count(owner.devices, 1)
         for kind, devices in holding.devices.items():
             units = inventory.units.get(kind, {})
             for device in devices:

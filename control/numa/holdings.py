@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from control.holdings import ReservedHoldings
 from control.numa.accumulator import HeldCPUs
 from control.numa.layout import CoreLayout
 from control.numa.masks import numbers_of, union
@@ -46,19 +46,11 @@ def left_by(reserved: Holding, owners: Iterable[Holding]) -> Holding:
     return replace(reserved, cpus=cpus, zones=zones)
 
 
-class NodeHoldings:
-    """The holdings on one node, by uid. They do not depend on the node's topology, which may arrive later.
-
-    A reservation counts with what its owners do not hold, so nothing counts twice, in any order of arrival.
-    """
+class NodeHoldings(ReservedHoldings[Holding]):
+    """CPUs and amounts of zones. They do not depend on the node's topology, which may arrive later."""
 
     def __init__(self) -> None:
-        self.given: dict[str, Holding] = {}
-        """What each pod and reservation got."""
-        self.pods: dict[str, Holding] = {}
-        """The same; reservations with what their owners left."""
-        self._owners: dict[str, dict[str, Holding]] = {}
-        """uid of a reservation -> the holdings of the pods that use it."""
+        super().__init__()
         self.refs: dict[int, int] = {}
         """CPU -> number of pods that hold it."""
         self.cpus = 0
@@ -68,36 +60,16 @@ class NodeHoldings:
         self.zones: dict[int, dict[str, int]] = {}
         """Zone id -> amounts held."""
 
-    def add(self, uid: str, holding: Holding) -> None:
-        self.remove(uid)
-        self.given[uid] = holding
-        if holding.reservation:
-            self._owners.setdefault(holding.reservation, {})[uid] = holding
-            self._recount(holding.reservation)
-        self._recount(uid)
-
-    def remove(self, uid: str) -> None:
-        holding = self.given.pop(uid, None)
-        if holding is None:
-            return
-        self._recount(uid)
-        if holding.reservation:
-            owners = self._owners[holding.reservation]
-            del owners[uid]
-            if not owners:
-                del self._owners[holding.reservation]
-            self._recount(holding.reservation)
-
     def claimed_by_others(self, uid: str, holding: Holding) -> int:
         """Mask of the CPUs of `holding` that are neither free nor shared between a reservation and its owner."""
         own = union(owner.cpus for owner in self._owners.get(uid, {}).values())
-        reserved = self.pods.get(holding.reservation)
+        reserved = self.counted.get(holding.reservation)
         return holding.cpus & self.cpus & ~own & ~(0 if reserved is None else reserved.cpus)
 
     def left(self, uids: Iterable[str]) -> Holding:
         """What these reservations hold together beside their owners."""
         cpus, zones = 0, dict[int, dict[str, int]]()
-        for holding in (self.pods[uid] for uid in uids if uid in self.pods):
+        for holding in (self.counted[uid] for uid in uids if uid in self.counted):
             cpus |= holding.cpus
             for zone, amounts in holding.zones.items():
                 total = zones.setdefault(zone, {})
@@ -105,27 +77,8 @@ class NodeHoldings:
                     total[name] = total.get(name, 0) + amount
         return Holding(cpus, zones)
 
-    @contextmanager
-    def without(self, uids: Collection[str]) -> Iterator[None]:
-        """Count nothing for these reservations until the block ends."""
-        known = {uid: self.given.pop(uid) for uid in uids if uid in self.given}
-        for uid in known:
-            self._recount(uid)
-        try:
-            yield
-        finally:
-            self.given.update(known)
-            for uid in known:
-                self._recount(uid)
-
-    def _recount(self, uid: str) -> None:
-        counted = self.pods.pop(uid, None)
-        if counted is not None:
-            self._count(counted, -1)
-        holding, owners = self.given.get(uid), self._owners.get(uid)
-        if holding is not None:
-            self.pods[uid] = left_by(holding, owners.values()) if owners else holding
-            self._count(self.pods[uid], 1)
+    def _left_by(self, reserved: Holding, owners: Iterable[Holding]) -> Holding:
+        return left_by(reserved, owners)
 
     def _count(self, holding: Holding, sign: int) -> None:
         for cpu in numbers_of(holding.cpus):
@@ -137,7 +90,7 @@ class NodeHoldings:
                 del self.refs[cpu]
                 self.cpus &= ~(1 << cpu)
         if not holding.zones:
-            self.undivided = union(pod.cpus for pod in self.pods.values() if not pod.zones)
+            self.undivided = union(pod.cpus for pod in self.counted.values() if not pod.zones)
         for zone, amounts in holding.zones.items():
             held = self.zones.setdefault(zone, {})
             for name, amount in amounts.items():
@@ -149,14 +102,14 @@ class NodeHoldings:
 
     def held(self) -> HeldCPUs:
         def of(policy: str) -> int:
-            return union(pod.cpus for pod in self.pods.values() if pod.exclusive == policy)
+            return union(pod.cpus for pod in self.counted.values() if pod.exclusive == policy)
 
         return HeldCPUs(of(EXCLUSIVE_PCPU_LEVEL), of(EXCLUSIVE_NUMA_NODE_LEVEL), self.refs)
 
     def status(self, layout: CoreLayout) -> dict[int, str]:
         """NUMA node -> IDLE; SINGLE if all pods with CPUs there have CPUs of this node only; else SHARED."""
         status = dict.fromkeys(layout.nodes, IDLE)
-        for pod in self.pods.values():
+        for pod in self.counted.values():
             touched = layout.touched_nodes(pod.cpus) if pod.cpus else []
             for node in touched:
                 if len(touched) > 1:

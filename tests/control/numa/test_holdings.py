@@ -31,7 +31,7 @@ def test_figures_are_those_of_the_present_pods(steps: list[tuple[str, Holding | 
             holdings.add(uid, holding)
             pods[uid] = holding
     refs = Counter(cpu for pod in pods.values() for cpu in numbers_of(pod.cpus))
-    assert holdings.pods == pods
+    assert holdings.counted == pods
     assert holdings.refs == refs
     undivided = {cpu for pod in pods.values() if not pod.zones for cpu in numbers_of(pod.cpus)}
     assert set(numbers_of(holdings.undivided)) == undivided

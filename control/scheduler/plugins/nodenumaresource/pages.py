@@ -18,7 +18,7 @@ def page(book: NumaBook, row: int, name: str) -> dict[str, Any]:
     bind, numa, _ = book.policies(row)
     exclusive = {
         cpu: pod.exclusive
-        for pod in (() if holdings is None else holdings.pods.values())
+        for pod in (() if holdings is None else holdings.counted.values())
         for cpu in numbers_of(pod.cpus)
     }
     return {

@@ -257,7 +257,7 @@ def compare_holdings(world: NumaWorld, nodes: list[plain.PlainNode]) -> None:
     taken = world.plugin.book.holdings
     for row, machine in enumerate(nodes):
         expected = {uid: (held.cpus, held.zones) for uid, (_, held) in machine.pods.items() if held.cpus or held.zones}
-        held = taken[row].pods if row in taken else {}
+        held = taken[row].counted if row in taken else {}
         cpus = [cpu for pod in held.values() for cpu in range(pod.cpus.bit_length()) if pod.cpus >> cpu & 1]
         assert len(cpus) == len(set(cpus)), "a CPU is allocated twice"
         assert {uid: (set(_bits(pod.cpus)), dict(pod.zones)) for uid, pod in held.items()} == expected

@@ -272,7 +272,7 @@ def test_a_reservation_counts_with_what_its_owners_left() -> None:
     holdings = NodeHoldings()
     holdings.add("r", Holding(0b1111, {0: {"cpu": 4000, "memory": 10}, 1: {"cpu": 0}}))
     holdings.add("p", Holding(0b10011, {0: {"cpu": 3000, "memory": 20}}, reservation="r"))
-    assert holdings.pods["r"] == Holding(0b1100, {0: {"cpu": 1000, "memory": 0}, 1: {"cpu": 0}})
+    assert holdings.counted["r"] == Holding(0b1100, {0: {"cpu": 1000, "memory": 0}, 1: {"cpu": 0}})
     assert holdings.refs == dict.fromkeys(range(5), 1)
     assert holdings.zones == {0: {"cpu": 4000, "memory": 20}, 1: {"cpu": 0}}
     holdings.remove("r")
@@ -288,11 +288,11 @@ def test_the_order_in_which_holdings_arrive_does_not_matter(order: list[int], da
     holdings = NodeHoldings()
     for at in order:
         holdings.add(*entries[at])
-    assert holdings.pods["r"] == left_by(reserved, owners)
+    assert holdings.counted["r"] == left_by(reserved, owners)
     with holdings.without(["r"]):
-        assert "r" not in holdings.pods
-    assert holdings.pods["r"] == left_by(reserved, owners)
+        assert "r" not in holdings.counted
+    assert holdings.counted["r"] == left_by(reserved, owners)
     for at in order:
         holdings.remove(entries[at][0])
-    assert (holdings.cpus, holdings.refs, holdings.pods, holdings.given) == (0, {}, {}, {})
+    assert (holdings.cpus, holdings.refs, holdings.counted, holdings.given) == (0, {}, {}, {})
     assert not any(amount for amounts in holdings.zones.values() for amount in amounts.values())
