@@ -204,7 +204,8 @@ async def foreign_rights(node: AttackedNode, tally: AttackTally) -> None:
 async def bombs(node: AttackedNode, tally: AttackTally) -> None:
     """Bodies that grow when they are read, from an account without rights, and large ones from strangers."""
     review = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-    doubled = json.dumps([{"op": "copy", "from": "/metadata", "path": "/metadata/x"}] * 40).encode()
+    # A new key for each copy: the second copy to one key would replace the first, and the size would only add up.
+    doubled = json.dumps([{"op": "copy", "from": "/metadata", "path": f"/metadata/x{n}"} for n in range(40)]).encode()
     while True:
         tally.expect_refusal((await node.tenant.call("POST", review, BOMB, YAML)).status, "a bomb of aliases")
         patched = await node.tenant.call("PATCH", POD, doubled, "application/json-patch+json")
