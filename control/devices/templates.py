@@ -20,6 +20,11 @@ MAX_TEMPLATES: Final = 256
 MAX_RESOURCES: Final = 16
 """Resources of a template."""
 
+MAX_DEPTH: Final = 3
+"""Nested mappings: models, templates, resources."""
+
+_LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 Templates = Mapping[str, Mapping[str, Mapping[str, int]]]
 """`<vendor>-<model>` -> name of the template -> amounts of one GPU."""
 NO_TEMPLATES: Final[Templates] = {}
@@ -34,10 +39,9 @@ def read_templates(text: str) -> Templates:
     if len(text) > MAX_TEXT_CHARS:
         raise TemplateError(f"{len(text)} characters are more than {MAX_TEXT_CHARS}")
     try:
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-            raise TemplateError("aliases are not allowed")
-        read = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
+        _check_shape(text)
+        read = yaml.load(text, Loader=_LOADER)
+    except yaml.YAMLError as error:
         raise TemplateError(f"no YAML: {' '.join(str(error).split())}") from error
     models = _mapping({} if read is None else read, "the text", MAX_MODELS)
     return {
@@ -47,6 +51,17 @@ def read_templates(text: str) -> Templates:
         }
         for model, templates in models.items()
     }
+
+
+def _check_shape(text: str) -> None:
+    """Parsers of YAML take quadratic time for deep nesting (100 KB: a minute), and aliases multiply the document."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.AliasEvent):
+            raise TemplateError("aliases are not allowed")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise TemplateError(f"more than {MAX_DEPTH} nested mappings or lists")
 
 
 def template_of(templates: Templates, vendor: str, model: str, amounts: Mapping[str, int]) -> str | None:
