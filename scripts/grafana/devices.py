@@ -45,6 +45,17 @@ DEVICES_DASHBOARD = Dashboard(
                     [Query(f"round(sum by (status) (increase(koordlet_device_reports_total{N}[5m])))", "{{status}}")],
                     stack=True,
                 ),
+                Panel(
+                    "Reports of ResourceSlices",
+                    "Rounds of the reporter of ResourceSlices in 5 minutes; skipped: nothing to report.",
+                    [
+                        Query(
+                            f"round(sum by (status) (increase(koordlet_resource_slice_reports_total{N}[5m])))",
+                            "{{status}}",
+                        )
+                    ],
+                    stack=True,
+                ),
             ],
         ),
         Row(

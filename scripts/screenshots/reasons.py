@@ -18,6 +18,7 @@ REASONS = {
     "koordlet_oom_kills_total": "no task was killed",
     "koordlet_audit_events_total": "the feature gate AuditEvents was off",
     "koordlet_device_reports_total": "there was no device to report",
+    "koordlet_resource_slice_reports_total": "the feature gate ResourceSlices was off",
     "koordlet_pod_eviction": _EVICTIONS,
     "koordlet_be_suppress_": "CPU suppress was off",
     "koord_manager_webhook_webhook_duration_milliseconds_count.*rejected": "no object was rejected",
