@@ -15,9 +15,10 @@ from datetime import datetime, timedelta
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from koordlet.app import certificate
 
 CA_NAME = "webhook-cert-ca"
 YEARS_10 = timedelta(days=10 * 365)
@@ -95,11 +96,11 @@ def problem(certs: Certificates, dns_name: str, now: datetime) -> str | None:
         cert.verify_directly_issued_by(ca)
     except (ValueError, TypeError, InvalidSignature):
         return "cert.pem was not issued by ca-cert.pem"
-    for name, certificate in (("cert.pem", cert), ("ca-cert.pem", ca)):
-        if now < certificate.not_valid_before_utc:
-            return f"{name} is not valid before {certificate.not_valid_before_utc:%Y-%m-%d}"
-        if at > certificate.not_valid_after_utc:
-            return f"{name} expires on {certificate.not_valid_after_utc:%Y-%m-%d}"
+    for name, checked in (("cert.pem", cert), ("ca-cert.pem", ca)):
+        if now < checked.not_valid_before_utc:
+            return f"{name} is not valid before {checked.not_valid_before_utc:%Y-%m-%d}"
+        if at > checked.not_valid_after_utc:
+            return f"{name} expires on {checked.not_valid_after_utc:%Y-%m-%d}"
     if not _names(cert, dns_name):
         return f"cert.pem is not for {dns_name}"
     return None
@@ -110,23 +111,18 @@ def make(dns_name: str, now: datetime, old: Certificates | None = None) -> Certi
     ca_key_pem, ca_pem = (old.ca_key, old.ca_cert) if old is not None and _ca_valid(old, now) else _make_ca(now)
     ca, ca_key = _cert(ca_pem, "ca-cert.pem"), _key(ca_key_pem, "ca-key.pem")
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    names: list[x509.GeneralName] = [x509.DNSName("localhost")]
-    try:
-        names.append(x509.IPAddress(ipaddress.ip_address(dns_name)))
-    except ValueError:
-        names.append(x509.DNSName(dns_name))
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, dns_name[:64])])
-    usage = x509.KeyUsage(True, False, True, False, False, False, False, False, False)
-    cert = (
-        _builder(subject, ca.subject, key, ca.not_valid_before_utc, now + YEARS_10)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
-        .sign(ca_key, hashes.SHA256())
+    cert = certificate.build(
+        certificate.subject(dns_name),
+        key,
+        (ca.not_valid_before_utc, now + YEARS_10),
+        certificate.NO_AUTHORITY,
+        x509.KeyUsage(True, False, True, False, False, False, False, False, False),
+        certificate.SERVER_AUTH,
+        x509.SubjectAlternativeName(certificate.general_names(("localhost", dns_name))),
+        issuer=(ca, ca_key),
+        serial=_serial(),
     )
-    new = Certificates(ca_key_pem, ca_pem, _key_pem(key), _cert_pem(cert))
+    new = Certificates(ca_key_pem, ca_pem, _key_pem(key), cert.public_bytes(certificate.PEM))
     if old is None:
         return new
     if old.ca_cert == ca_pem:
@@ -146,31 +142,20 @@ def _ca_valid(old: Certificates, now: datetime) -> bool:
 
 def _make_ca(now: datetime) -> tuple[bytes, bytes]:
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, CA_NAME)])
-    usage = x509.KeyUsage(True, False, True, False, False, True, True, False, False)
-    # Valid from 5 minutes ago: the API server's clock may be behind.
-    cert = (
-        _builder(name, name, key, now - timedelta(minutes=5), now + YEARS_10)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
+    cert = certificate.build(
+        certificate.subject(CA_NAME),
+        key,
+        (now - timedelta(minutes=5), now + YEARS_10),  # the API server's clock may be behind
+        x509.BasicConstraints(ca=True, path_length=None),
+        x509.KeyUsage(True, False, True, False, False, True, True, False, False),
+        x509.SubjectKeyIdentifier.from_public_key(key.public_key()),
+        serial=_serial(),
     )
-    return _key_pem(key), _cert_pem(cert)
+    return _key_pem(key), cert.public_bytes(certificate.PEM)
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: rsa.RSAPrivateKey, begin: datetime, end: datetime
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(1 + secrets.randbits(63) % (2**63 - 1))
-        .not_valid_before(begin)
-        .not_valid_after(end)
-    )
+def _serial() -> int:
+    return 1 + secrets.randbits(63) % (2**63 - 1)
 
 
 def _names(cert: x509.Certificate, dns_name: str) -> bool:
@@ -202,10 +187,4 @@ def _key(pem: bytes, name: str) -> rsa.RSAPrivateKey:
 
 
 def _key_pem(key: rsa.RSAPrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
-    )
-
-
-def _cert_pem(cert: x509.Certificate) -> bytes:
-    return cert.public_bytes(serialization.Encoding.PEM)
+    return certificate.key_pem(key, serialization.PrivateFormat.TraditionalOpenSSL)

@@ -2,13 +2,12 @@
 
 `pki/ca.crt`, `pki/ca.key` live as long as the directory; the serving certificate and the server's client certificate
 for kubelets are made again when the addresses change or they are about to expire. A key for service-account tokens is
-kept beside them. Keys are mode
-0600. Files are written beside their place and renamed, so that a crash leaves the old one or the new one.
+kept beside them. Keys are mode 0600. Files are written beside their place and renamed, so that a crash leaves the old
+one or the new one.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import ssl
 from collections.abc import Iterable
@@ -17,16 +16,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from control.standalone.auth.bootstrap import KUBELET_CLIENT
-from koordlet.app import atomicfile
+from koordlet.app import atomicfile, certificate
 
 CA_DAYS, SERVING_DAYS, RENEW_DAYS = 3650, 365, 30
 SERVICE_IP = "10.96.0.1"
-_NAMES = (
+CLIENT_AUTH = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
+_SERVICE_NAMES = (
     "localhost",
     "kubernetes",
     "kubernetes.default",
@@ -82,16 +82,15 @@ def ensure_pki(directory: Path, hosts: tuple[str, ...], now: datetime | None = N
     if not (pki.ca_file.exists() and pki.ca_key_file.exists()):
         _make_ca(pki, now)
     ca, ca_key = _load(pki.ca_file, pki.ca_key_file)
-    names = _alt_names(hosts)
+    names = _names((*hosts, "127.0.0.1", SERVICE_IP, *_SERVICE_NAMES, socket.gethostname()))
     if not _still_good(pki.cert_file, pki.key_file, ca, names, now):
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kube-apiserver")])
-        _issue((pki.cert_file, pki.key_file), (ca, ca_key), subject, ExtendedKeyUsageOID.SERVER_AUTH, names, now)
+        subject = certificate.subject("kube-apiserver")
+        _issue((pki.cert_file, pki.key_file), (ca, ca_key), subject, certificate.SERVER_AUTH, names, now)
     client = (pki.kubelet_client_cert_file, pki.kubelet_client_key_file)
     if not _still_good(*client, ca, [], now):
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, KUBELET_CLIENT)])
-        _issue(client, (ca, ca_key), subject, ExtendedKeyUsageOID.CLIENT_AUTH, [], now)
+        _issue(client, (ca, ca_key), certificate.subject(KUBELET_CLIENT), CLIENT_AUTH, [], now)
     if not pki.sa_key_file.exists():
-        atomicfile.write(pki.sa_key_file, _pem(ec.generate_private_key(ec.SECP256R1())), mode=0o600)
+        atomicfile.write(pki.sa_key_file, certificate.key_pem(certificate.ec_key()), mode=0o600)
     return pki
 
 
@@ -105,13 +104,11 @@ def kubelet_serving_certificate(
     now, pki = now or datetime.now(UTC), _files(directory)
     ca, ca_key = _load(pki.ca_file, pki.ca_key_file)
     cert_file, key_file = folder / "kubelet.crt", folder / "kubelet.key"
-    names = _general_names((node, address))
+    names = _names((node, address))
     if not _still_good(cert_file, key_file, ca, names, now):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        organization = x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes")
-        common = x509.NameAttribute(NameOID.COMMON_NAME, f"system:node:{node}"[:64])
-        subject = x509.Name([organization, common])
-        _issue((cert_file, key_file), (ca, ca_key), subject, ExtendedKeyUsageOID.SERVER_AUTH, names, now)
+        subject = certificate.subject(f"system:node:{node}", organization="system:nodes")
+        _issue((cert_file, key_file), (ca, ca_key), subject, certificate.SERVER_AUTH, names, now)
     return cert_file, key_file
 
 
@@ -121,74 +118,46 @@ def _files(directory: Path) -> Pki:
 
 
 def _make_ca(pki: Pki, now: datetime) -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "koord-standalone-ca")])
-    usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
-    cert = (
-        _builder(name, name, key, now, CA_DAYS)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
+    key = certificate.ec_key()
+    cert = certificate.build(
+        certificate.subject("koord-standalone-ca"),
+        key,
+        _validity(now, CA_DAYS),
+        x509.BasicConstraints(ca=True, path_length=0),
+        x509.KeyUsage(True, False, False, False, False, True, True, False, False),
+        x509.SubjectKeyIdentifier.from_public_key(key.public_key()),
     )
-    atomicfile.write(pki.ca_key_file, _pem(key), mode=0o600)
-    atomicfile.write(pki.ca_file, cert.public_bytes(serialization.Encoding.PEM), mode=0o644)
+    _write((pki.ca_file, pki.ca_key_file), cert, key)
 
 
 def _issue(
     files: tuple[Path, Path],
     issuer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey],
     subject: x509.Name,
-    usage: ObjectIdentifier,
+    usage: x509.ExtendedKeyUsage,
     names: list[x509.GeneralName],
     now: datetime,
 ) -> None:
     """Write a certificate and its key, signed by the authority `issuer`."""
-    ca, ca_key = issuer
-    key = ec.generate_private_key(ec.SECP256R1())
-    builder = (
-        _builder(subject, ca.subject, key, now, SERVING_DAYS)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
-    )
-    if names:
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    cert = builder.sign(ca_key, hashes.SHA256())
+    key = certificate.ec_key()
+    extensions = [certificate.NO_AUTHORITY, usage, *([x509.SubjectAlternativeName(names)] if names else ())]
+    _write(files, certificate.build(subject, key, _validity(now, SERVING_DAYS), *extensions, issuer=issuer), key)
+
+
+def _validity(now: datetime, days: int) -> tuple[datetime, datetime]:
+    return now - timedelta(minutes=5), now + timedelta(days=days)
+
+
+def _write(files: tuple[Path, Path], cert: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
     cert_file, key_file = files
-    atomicfile.write(key_file, _pem(key), mode=0o600)
-    atomicfile.write(cert_file, cert.public_bytes(serialization.Encoding.PEM), mode=0o644)
+    atomicfile.write(key_file, certificate.key_pem(key), mode=0o600)
+    atomicfile.write(cert_file, cert.public_bytes(certificate.PEM), mode=0o644)
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, days: int
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))
-        .not_valid_after(now + timedelta(days=days))
-    )
-
-
-def _alt_names(hosts: tuple[str, ...]) -> list[x509.GeneralName]:
-    return _general_names((*hosts, "127.0.0.1", SERVICE_IP, *_NAMES, socket.gethostname()))
-
-
-def _general_names(hosts: Iterable[str]) -> list[x509.GeneralName]:
-    names: list[x509.GeneralName] = []
-    for host in dict.fromkeys(hosts):
-        try:
-            address = ipaddress.ip_address(host)
-        except ValueError:
-            names.append(x509.DNSName(host))
-            continue
-        if not address.is_unspecified:
-            names.append(x509.IPAddress(address))
-    return names
+def _names(hosts: Iterable[str]) -> list[x509.GeneralName]:
+    """Without the addresses that a server only listens at."""
+    names = certificate.general_names(hosts)
+    return [name for name in names if not (isinstance(name, x509.IPAddress) and name.value.is_unspecified)]
 
 
 def _still_good(
@@ -219,9 +188,3 @@ def _load(cert_file: Path, key_file: Path) -> tuple[x509.Certificate, ec.Ellipti
     if key.public_key() != cert.public_key():
         raise PkiError(f"{key_file}: does not belong to {cert_file}")
     return cert, key
-
-
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
