@@ -3,21 +3,17 @@
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from prometheus_client import CollectorRegistry, Counter
 
 from koordlet.app.health import HealthChecks
 from koordlet.app.http import HttpServer, ListenError, listen, server_tls, split_address
+from tests.certificates import self_signed_files
 
 
 @pytest.fixture
@@ -150,22 +146,9 @@ async def test_all_addresses_are_both_families() -> None:
 
 
 async def test_tls(serve: Callable[..., Awaitable[HttpServer]], tmp_path: Path) -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    cert = (
-        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-        .serial_number(1).not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )  # fmt: skip
-    pem = serialization.Encoding.PEM
-    (tmp_path / "c.pem").write_bytes(cert.public_bytes(pem))
-    (tmp_path / "k.pem").write_bytes(
-        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    server = await serve(tls=server_tls(tmp_path / "c.pem", tmp_path / "k.pem"))
-    context = ssl.create_default_context(cafile=str(tmp_path / "c.pem"))
+    cert, key = self_signed_files(tmp_path, "localhost")
+    server = await serve(tls=server_tls(cert, key))
+    context = ssl.create_default_context(cafile=str(cert))
     assert server.url.startswith("https://")
     assert await fetch(f"https://localhost:{server.port}/healthz", ssl=context) == (200, "ok")
     await asyncio.sleep(0)

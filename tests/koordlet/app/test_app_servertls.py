@@ -12,14 +12,7 @@ import pytest
 
 from koordlet.app.selfsigned import self_signed
 from koordlet.app.servertls import RENEWAL_S, ServerCertificate
-
-KEY_END = b"-----END PRIVATE KEY-----\n"
-
-
-def write(directory: Path, pem: bytes) -> None:
-    key, _, cert = pem.partition(KEY_END)
-    (directory / "tls.key").write_bytes(key + KEY_END)
-    (directory / "tls.crt").write_bytes(cert)
+from tests.certificates import KEY_END, self_signed_files, write_pair
 
 
 @contextlib.asynccontextmanager
@@ -40,8 +33,7 @@ async def shown(port: int) -> bytes:
 
 
 async def test_changed_files_are_used_when_they_match(tmp_path: Path) -> None:
-    write(tmp_path, self_signed(("a",)))
-    certificate = ServerCertificate(tmp_path / "tls.crt", tmp_path / "tls.key")
+    certificate = ServerCertificate(*self_signed_files(tmp_path, "a"))
     async with serving(certificate) as port:
         first = await shown(port)
         certificate.reload()
@@ -51,7 +43,7 @@ async def test_changed_files_are_used_when_they_match(tmp_path: Path) -> None:
         with pytest.raises(ssl.SSLError):
             certificate.reload()
         assert await shown(port) == first, "the old pair stays in use"
-        write(tmp_path, pem)
+        write_pair(tmp_path, pem)
         certificate.reload()
         assert await shown(port) == ssl.PEM_cert_to_DER_cert(pem.partition(KEY_END)[2].decode())
 

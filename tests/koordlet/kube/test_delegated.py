@@ -7,23 +7,17 @@ import base64
 import json
 import ssl
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.api.names import PAGE_TOKEN_HEADER, PAGES_AUDIENCE
 from koordlet.app.http import HttpServer
-from koordlet.app.selfsigned import self_signed
 from koordlet.app.servertls import server_context
 from koordlet.kube import ConnectionFailed
 from koordlet.kube.delegated import (
@@ -34,6 +28,7 @@ from koordlet.kube.delegated import (
     certified,
     claimed_audiences,
 )
+from tests.certificates import identity
 from tests.fakeclock import FakeClock
 
 USERS = {"good": {"username": "ada", "groups": ["devs"], "uid": "1", "extra": {"k": ["v"]}},
@@ -210,7 +205,8 @@ async def test_requests_are_refused_while_the_api_server_is_unreachable(call: Ca
 
 async def test_client_certificates_authenticate(tmp_path: Path) -> None:
     pem = tmp_path / "both.pem"
-    pem.write_bytes(certificate("ada"))
+    ada = identity("ada")
+    pem.write_bytes(ada.key_pem + ada.cert_pem)
     api = Api()
     client: Any = api
 
@@ -226,21 +222,6 @@ async def test_client_certificates_authenticate(tmp_path: Path) -> None:
         assert [review["kind"] for review in api.reviews] == ["SubjectAccessReview"]
     finally:
         await server.stop()
-
-
-def certificate(name: str) -> bytes:
-    """Key and certificate for both sides, its own CA."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.now(UTC)
-    cert = (
-        x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key())
-        .serial_number(1).not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(key, hashes.SHA256())
-    )  # fmt: skip
-    form = serialization.PrivateFormat.PKCS8
-    private = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
-    return private + cert.public_bytes(serialization.Encoding.PEM)
 
 
 async def _asked(pem: Path, port: int) -> str:
@@ -268,13 +249,6 @@ async def _asked(pem: Path, port: int) -> str:
 def test_users_of_certificates(subject: Any, expected: AuthenticatedUser | None) -> None:
     assert certified({"subject": subject}) == expected
     assert certified(None) is None
-
-
-def test_a_self_signed_certificate_has_its_names() -> None:
-    cert = x509.load_pem_x509_certificate(self_signed(["host", "127.0.0.1", "host"]))
-    names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.DNSName) == ["host"]
-    assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
 
 
 def test_versions_of_tls() -> None:

@@ -5,45 +5,19 @@ import os
 import ssl
 import stat
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from aiohttp import web
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from prometheus_client import CollectorRegistry
 
 from koordlet.api.core import Node
 from koordlet.kube import Client, ClientConfig, ConfigError, ConnectionFailed
 from koordlet.kube.credentials import ExecPlugin, TokenFile
+from tests.certificates import identity
 from tests.fakeclock import FakeClock
-
-PEM = serialization.Encoding.PEM
-
-
-def certificate(
-    name: str, *, issuer: tuple[x509.Name, ec.EllipticCurvePrivateKey] | None = None
-) -> tuple[bytes, bytes, tuple[x509.Name, ec.EllipticCurvePrivateKey]]:
-    """(certificate PEM, key PEM, pair) of a CA or, with `issuer`, of something it signed."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    signer_name, signer = (subject, key) if issuer is None else issuer
-    now = datetime.now(UTC)
-    cert = (
-        x509.CertificateBuilder().subject_name(subject).issuer_name(signer_name).public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        .sign(signer, hashes.SHA256())
-    )  # fmt: skip
-    secret = key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return cert.public_bytes(PEM), secret, (subject, key)
 
 
 def kubeconfig(
@@ -80,7 +54,7 @@ async def test_the_search_order(write: Callable[..., Path], tmp_path: Path) -> N
     write(kubeconfig("http://home"), ".kube/config")
     account = tmp_path / "sa"
     account.mkdir()
-    for name, content in (("token", "t0k"), ("ca.crt", certificate("ca")[0].decode()), ("namespace", "koord")):
+    for name, content in (("token", "t0k"), ("ca.crt", identity("ca").cert_pem.decode()), ("namespace", "koord")):
         (account / name).write_text(content)
     environ = {
         "KUBECONFIG": str(env), "HOME": str(tmp_path), "KUBERNETES_SERVICE_HOST": "fd00::1",
@@ -156,20 +130,20 @@ def test_proxies(write: Callable[..., Path]) -> None:
 
 
 async def test_client_certificate_over_tls(write: Callable[..., Path], tmp_path: Path) -> None:
-    ca_pem, _, ca = certificate("ca")
-    server_pem, server_key, _ = certificate("api.test", issuer=ca)
-    client_pem, client_key, _ = certificate("koordlet", issuer=ca)
-    for name, content in (("s.pem", server_pem), ("s.key", server_key), ("ca.pem", ca_pem)):
+    ca = identity("ca")
+    server_identity, client_identity = identity("api.test", ca), identity("koordlet", ca)
+    files = {"s.pem": server_identity.cert_pem, "s.key": server_identity.key_pem, "ca.pem": ca.cert_pem}
+    for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=tmp_path / "ca.pem")
     context.load_cert_chain(tmp_path / "s.pem", tmp_path / "s.key")
     context.verify_mode = ssl.CERT_REQUIRED
-    seen = []
+    client_names = []
 
     async def answer(request: web.Request) -> web.Response:
         assert request.transport is not None
         subject = request.transport.get_extra_info("peercert")["subject"]
-        seen.append(dict(pair for part in subject for pair in part)["commonName"])
+        client_names.append(dict(pair for part in subject for pair in part)["commonName"])
         return web.json_response({"metadata": {"name": "n"}})
 
     app = web.Application()
@@ -178,15 +152,17 @@ async def test_client_certificate_over_tls(write: Callable[..., Path], tmp_path:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
     server = f"https://127.0.0.1:{runner.addresses[0][1]}"
-    encode = lambda data: base64.b64encode(data).decode()  # noqa: E731
-    user = {"client-certificate-data": encode(client_pem), "client-key-data": encode(client_key)}  # type: ignore[no-untyped-call]
+    user = {
+        "client-certificate-data": base64.b64encode(client_identity.cert_pem).decode(),
+        "client-key-data": base64.b64encode(client_identity.key_pem).decode(),
+    }
     cluster = {"certificate-authority": "ca.pem", "tls-server-name": "api.test"}
     clock = FakeClock(auto=True)
     async with Client(
         ClientConfig.load(write(kubeconfig(server, cluster, user))), clock=clock, registry=CollectorRegistry()
     ) as client:
         assert (await client.get(Node, "n")).metadata.name == "n"
-    assert seen == ["koordlet"]
+    assert client_names == ["koordlet"]
     bad = ClientConfig.load(write(kubeconfig(server, {"certificate-authority": "ca.pem"}, user)))
     async with Client(bad, clock=clock, registry=CollectorRegistry()) as client:
         with pytest.raises(ConnectionFailed, match="ertificate"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import datetime
 import json
 import os
 import ssl
@@ -18,10 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+
+from tests.certificates import self_signed_files
 
 NODE = "own-node"
 TOKEN = "kubelet-token"
@@ -109,7 +106,7 @@ class Kubelet:
                 pass
 
         self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self._tls.load_cert_chain(*_certificate(directory))
+        self._tls.load_cert_chain(*self_signed_files(directory, "kubelet"))
         self._handler = Handler
         self.port = 0
         self.listen()
@@ -130,17 +127,6 @@ class Kubelet:
         self.server.shutdown()
         self.thread.join()
         self.server.server_close()
-
-
-def _certificate(directory: Path) -> tuple[Path, Path]:
-    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kubelet")])
-    now = datetime.datetime.now(datetime.UTC)
-    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + datetime.timedelta(days=1))
-    pem = serialization.Encoding.PEM
-    (directory / "tls.crt").write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(pem))
-    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    (directory / "tls.key").write_bytes(private)
-    return directory / "tls.crt", directory / "tls.key"
 
 
 def https_status(port: int, path: str, bearer: str = "") -> int:

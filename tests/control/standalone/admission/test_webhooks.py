@@ -4,8 +4,6 @@
 
 import asyncio
 import base64
-import datetime
-import ipaddress
 import json
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -13,10 +11,6 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from control.standalone.admission import AdmissionChain
 from control.standalone.admission.endpoints import UnresolvedWebhook, WebhookEndpoints
@@ -25,6 +19,7 @@ from control.standalone.errors import StatusError
 from control.standalone.kinds import Kinds, ResourceKind
 from control.standalone.policyinterfaces import AdmissionAttributes, ApiUser
 from control.standalone.store import ObjectStore
+from tests.certificates import self_signed_files
 from tests.present import present
 
 KINDS = Kinds()
@@ -36,31 +31,10 @@ SERVICE = {"namespace": "ns", "name": "hook", "path": "/svc", "port": 443}
 @pytest.fixture(scope="module")
 def pki(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, str]:
     """(server context, CA bundle in base64) for 127.0.0.1 and hook.ns.svc."""
-    folder = tmp_path_factory.mktemp("pki")
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hook")])
-    now = datetime.datetime.now(datetime.UTC)
-    alternatives = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("hook.ns.svc")]
-    cert = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = cert.public_bytes(serialization.Encoding.PEM)
-    (folder / "crt").write_bytes(pem)
-    (folder / "key").write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
+    cert, key = self_signed_files(tmp_path_factory.mktemp("pki"), "127.0.0.1", "hook.ns.svc")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "crt", folder / "key")
-    return context, base64.b64encode(pem).decode()
+    context.load_cert_chain(cert, key)
+    return context, base64.b64encode(cert.read_bytes()).decode()
 
 
 class Hook:
