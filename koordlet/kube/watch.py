@@ -17,6 +17,7 @@ import aiohttp
 import msgspec
 
 from koordlet.api.encoding import wire
+from koordlet.api.encoding.nesting import decode_any_depth
 from koordlet.api.meta import ObjectMeta, Status
 from koordlet.api.registry import ApiResource
 from koordlet.kube.client import Client
@@ -150,7 +151,7 @@ async def _lines(
 
 def _event(line: bytes, decoder: ObjectDecoder[T], path: str) -> WatchEvent[T]:
     try:
-        frame = _FRAMES.decode(line)
+        frame = decode_any_depth(_FRAMES, line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise MalformedStream(f"WATCH {path}: not a watch event: {error}") from error
     if frame.type == "ERROR":

@@ -21,6 +21,7 @@ from typing import Annotated, Any, Generic, TypeVar, cast
 import msgspec
 from msgspec import Meta
 
+from koordlet.api.encoding.nesting import decode_any_depth
 from koordlet.api.encoding.overlay import overlay
 from koordlet.api.encoding.quantity import Quantity, QuantityError
 from koordlet.api.encoding.quoting import QUOTED_CHARS, bounded
@@ -158,9 +159,9 @@ class FastDecoder(Generic[T]):
         self._fast: msgspec.json.Decoder[T] = msgspec.json.Decoder(type, dec_hook=dec_hook)
 
     def decode(self, data: bytes | str, *, where: str = "") -> T:
-        """Decode one document. Raises WireError."""
+        """Decode one document; values that are nested too deep are left empty. Raises WireError."""
         try:
-            return self._fast.decode(data)
+            return decode_any_depth(self._fast, data)
         # msgspec raises invalid UTF-8 and too deep nesting as plain UnicodeDecodeError and RecursionError
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             result: T = decode(data, self._type, where=where)

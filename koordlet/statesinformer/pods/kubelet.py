@@ -21,6 +21,7 @@ import msgspec
 from prometheus_client import Histogram
 
 from koordlet.api.core import Node, Pod
+from koordlet.api.encoding.nesting import decode_any_depth
 from koordlet.api.encoding.wire import WireError, decode, json_decoder
 from koordlet.api.registry import resource_for
 from koordlet.app.logging import get_logger
@@ -99,7 +100,7 @@ def _uid(raw: msgspec.Raw) -> str:
     if match is not None:
         return bytes(match[1]).decode(errors="replace")
     try:
-        return _IDENTITY.decode(raw).metadata.uid
+        return decode_any_depth(_IDENTITY, raw).metadata.uid
     except msgspec.DecodeError:
         return ""
 

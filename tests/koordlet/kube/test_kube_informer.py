@@ -377,6 +377,23 @@ async def test_invalid_utf8_affects_only_one_object(
     assert fake.lists == 1 and [node.metadata.name for node in informer.list()] == ["good"]
 
 
+async def test_a_deep_object_affects_no_other_object(
+    fake: FakeApi,
+    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
+    eventually: Callable[..., Awaitable[None]],
+    new_fake: tuple[type[FakeApi], type[Fault]],
+) -> None:
+    _, fault = new_fake
+    deep = b'{"metadata":{"name":"%s","managedFields":[' + b'{"f:a":' * 5000 + b"{}" + b"}" * 5000 + b"]}}"
+    listed = deep % b"listed"
+    body = b'{"metadata":{"resourceVersion":"%d"},"items":[%s,{"metadata":{"name":"good"}}]}' % (fake.version, listed)
+    fake.faults["list"].append(fault(status=200, body=body))
+    fake.faults["watch"].append(fault(status=200, body=b'{"type":"ADDED","object":%s}\n' % (deep % b"seen")))
+    informer, _ = await start(Node)
+    await eventually(lambda: {node.metadata.name for node in informer.list()} == {"listed", "good", "seen"})
+    assert fake.lists == 1
+
+
 async def test_a_silent_watch_is_restarted_only_when_the_server_should_have_ended_it(
     fake: FakeApi, client: Client, clock: FakeClock, pass_time_until: Callable[[Callable[..., Any]], Awaitable[None]]
 ) -> None:

@@ -83,7 +83,7 @@ async def kubelet(serving_certificate: tuple[Path, Path]) -> AsyncIterator[Kubel
     fake, app = Kubelet(), web.Application()
     app.router.add_get("/pods/", fake.pods)
     app.router.add_get("/configz", fake.pods)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(*serving_certificate)
@@ -224,6 +224,16 @@ async def test_a_malformed_pod_costs_only_itself(kubelet: Kubelet, client: Kubel
     odd["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "lots"
     kubelet.answer = {"items": [pod("a", "uid-a"), odd, {"metadata": 7}, pod("b", "uid-b")]}
     assert [listed.metadata.name for listed in await client.pods()] == ["a", "b"]
+
+
+async def test_a_deep_pod_hides_no_pod(kubelet: Kubelet, client: KubeletClient) -> None:
+    """A tenant chooses the depth of `managedFields`."""
+    for depth in (950, 975, 1000, 5000):
+        kubelet.answer = json.dumps({"items": [pod("deep", "uid-d"), pod("a", "uid-a")]}).replace(
+            '{"metadata": {"name": "deep"',
+            '{"metadata": {"managedFields": [%s], "name": "deep"' % ('{"f:a": ' * depth + "{}" + "}" * depth),
+        )
+        assert [listed.metadata.name for listed in await client.pods()] == ["deep", "a"]
 
 
 async def test_a_long_list_is_read_to_its_end(kubelet: Kubelet, client: KubeletClient) -> None:
