@@ -12,7 +12,7 @@ from typing import Final
 
 from control.quota.admission import AdmissionRules, refusal
 from control.quota.amounts import Amounts, exceeding, masked
-from control.quota.figures import QuotaPod
+from control.quota.figures import QuotaFigures, QuotaPod
 from control.quota.forest import QuotaForest
 
 RULES: Final = AdmissionRules(by_runtime=True, check_parents=True)
@@ -115,9 +115,14 @@ def _refusal(forest: QuotaForest, job: WaitingJob, name: str) -> str:
 
 
 def _possible(forest: QuotaForest, job: WaitingJob) -> bool:
-    """Whether a quota could hold the job if it were empty."""
-    quotas = [forest.get(name) for name in job.quotas]
-    return any(
-        quota is not None and quota.attached and not exceeding(masked(job.request, quota.max), quota.max)
-        for quota in quotas
-    )
+    """Whether a quota could hold the job if all quotas and nodes were empty."""
+    return any(_holds(forest, quota, job.request) for name in job.quotas if (quota := forest.get(name)) is not None)
+
+
+def _holds(forest: QuotaForest, quota: QuotaFigures, request: Amounts) -> bool:
+    counted = masked(request, quota.max)
+    limits = [each.max for each in quota.path()]
+    if not quota.outside:
+        total = forest.tree(quota).total
+        limits.append({name: total.get(name, 0) for name in counted})
+    return quota.attached and not any(exceeding(counted, limit) for limit in limits)

@@ -24,6 +24,8 @@ from koordlet.api.meta import ObjectReference
 
 POD_SET: Final = "main"
 MAX_BACKOFF_S: Final = 3600.0
+MAX_NAME_CHARS: Final = 253
+"""Of an object in Kubernetes."""
 _WAITING: Final = ("", ENQUEUED, TIMEOUT_BACKOFF)
 
 
@@ -57,8 +59,8 @@ class JobStep:
 
 
 def queue_of(job: Job) -> str:
-    """The queue that the job names; empty for other jobs."""
-    return job.metadata.annotations.get(names.ANNOTATION_QUEUE_NAME, "")
+    """The queue that the job names; empty for other jobs. A longer text than names may have is cut: it names none."""
+    return job.metadata.annotations.get(names.ANNOTATION_QUEUE_NAME, "")[:MAX_NAME_CHARS]
 
 
 def desired_spec(job: Job) -> QueueUnitSpec:

@@ -42,7 +42,7 @@ from koordlet.api.encoding.wire import Time, to_builtins
 from koordlet.api.meta import SelectorError
 from koordlet.app.logging import get_logger
 from koordlet.app.loopslice import yield_to_loop
-from koordlet.kube import Conflict, Invalid, KubeError, NotFound
+from koordlet.kube import ApiError, Conflict, KubeError, NotFound
 
 log = get_logger(__name__)
 
@@ -55,6 +55,13 @@ MAX_LISTED: Final = 1000
 """Units in the status of a Queue."""
 MAX_MESSAGES: Final = 50
 """Messages of waiting units that one pass writes: they change with every admission."""
+MAX_ADMISSIONS: Final = 50
+"""Jobs of one queue that a pass admits: a queue of many small jobs must not keep the next queues waiting."""
+NOT_STORED: Final = (400, 413, 422, 500)
+"""HTTP codes of answers that concern one unit: malformed, too large or invalid. Kubernetes answers 500 to an object
+that is larger than etcd takes."""
+REFUSED_RETRY_S: Final = 300.0
+"""Until a unit is tried again whose status the API server did not store."""
 
 
 class QueueController(ManagerController):
@@ -68,8 +75,9 @@ class QueueController(ManagerController):
         self._counters = QueueingMetrics.of(context.internal)
         self._counted: set[str] = set()
         """uids of the units in the forest."""
-        self._refused: dict[str, str] = {}
-        """uid -> version of units whose status the API server refuses as invalid: skipped until they change."""
+        self._refused: dict[str, tuple[str, float]] = {}
+        """uid -> (version, time of the next attempt) of units whose status the API server does not store, as invalid or
+        as too large: tenants choose the size of their units. They are skipped until they change."""
         self._is_current = False
         """Whether all units are known as they are, or as this process has written them."""
         if self._enabled:
@@ -98,7 +106,8 @@ class QueueController(ManagerController):
         self._demand.changed = True
 
     async def reconcile(self, key: str) -> float | None:
-        if self._demand.changed:
+        now = self.context.clock.monotonic()
+        if self._demand.changed or any(at <= now for _, at in self._refused.values()):
             if not self._is_current:
                 self._is_current = await self._states.read_all()
             if not self._is_current:
@@ -119,7 +128,12 @@ class QueueController(ManagerController):
             if queue.metadata.namespace == self.context.namespace
         }
         versions = {unit.metadata.uid: unit.metadata.resource_version for unit in units}
-        self._refused = {uid: version for uid, version in self._refused.items() if versions.get(uid) == version}
+        now = self.context.clock.monotonic()
+        self._refused = {
+            uid: (version, at)
+            for uid, (version, at) in self._refused.items()
+            if versions.get(uid) == version and at > now
+        }
         self._demand.count_as_whole({_consumer(unit) for unit in units if unit.status.phase in ADMITTED} - {""})
         waiting = self._waiting(units, queues)
         self._count(units, waiting)
@@ -127,18 +141,23 @@ class QueueController(ManagerController):
         budget = MAX_MESSAGES
         orders = {name: _order(name, queues.get(name)) for name in waiting}
         for name in sorted(waiting, key=lambda each: (-orders[each].priority, each)):
-            items = []
+            items, admitted = [], 0
             for verdict in admit(self._demand.forest, orders[name], waiting[name]):
                 budget -= await self._publish(by_key[verdict.job.key], queues.get(name), verdict, budget > 0)
-                if not verdict.quota:
+                if verdict.quota:
+                    admitted += 1
+                else:
                     items.append(verdict)
+                if admitted == MAX_ADMISSIONS:
+                    self._demand.changed = True  # the rest follows in the next pass
+                    break
                 await yield_to_loop()
-            if name in queues:
+            if name in queues and admitted < MAX_ADMISSIONS:
                 await self._list(queues[name], items, units)
         for name in queues.keys() - waiting.keys():
             await self._list(queues[name], [], units)
         for unit in units:
-            if unit.status.phase == RESERVED:
+            if unit.status.phase == RESERVED and unit.metadata.uid not in self._refused:
                 await self._check(unit, queues.get(unit.spec.queue))
         self._measure(queues)
 
@@ -204,8 +223,9 @@ class QueueController(ManagerController):
         """Write a verdict; returns whether a message was written."""
         now = self.context.clock.now()
         if not verdict.quota:
-            same = unit.status.phase == ENQUEUED and unit.status.message == verdict.message
-            if same or (unit.status.phase == ENQUEUED and not may_report):
+            enqueued = unit.status.phase == ENQUEUED
+            if (enqueued and unit.status.message == verdict.message) or not may_report:
+                self._demand.changed |= not enqueued  # written in a later pass
                 return False
             await self._write(
                 unit, phase=ENQUEUED, message=verdict.message, admissions=[], admissionChecks=[], quota=""
@@ -240,9 +260,17 @@ class QueueController(ManagerController):
         except (Conflict, NotFound):
             self._demand.changed = True  # another writer was first, or the unit is gone: the next pass decides again
             return False
-        except Invalid as error:
-            self._refused[unit.metadata.uid] = unit.metadata.resource_version
-            self._demand.forest.drop_pod(f"job:{unit.metadata.uid}")
+        except ApiError as error:
+            if error.status not in NOT_STORED:
+                raise
+            self._refused[unit.metadata.uid] = (
+                unit.metadata.resource_version,
+                self.context.clock.monotonic() + REFUSED_RETRY_S,
+            )
+            if error.status < 500:
+                self._demand.forest.drop_pod(f"job:{unit.metadata.uid}")
+            else:  # it may have had its effect: the unit counts in this pass, and all are read before the next one
+                self._is_current, self._demand.changed = False, True
             log.warning("The status of a QueueUnit is refused", unit=unit.metadata.key, err=error)
             return False
         return True

@@ -63,6 +63,16 @@ def test_a_job_that_no_quota_can_ever_hold_does_not_block() -> None:
     assert decided(forest(a=(10, 10)), FIFO, *jobs) == {"monster": ("", 1), "small": ("a", 0)}
 
 
+@pytest.mark.parametrize("cores", [21, 60, 101], ids=["parent", "quota", "cluster"])
+def test_a_job_that_the_parents_or_the_cluster_can_never_hold_does_not_block(cores: int) -> None:
+    quotas = forest(top=(0, 20), wide=(0, 1000))
+    fifty, zero = {"cpu": Quantity("50")}, {"cpu": Quantity("0")}
+    quotas.put(QuotaInfo("a", parent="top", min=zero, max=fifty, weight=fifty))
+    name = "wide" if cores > 100 else "a"
+    jobs = (job("monster", cores, name, created=1), job("small", 2, name, created=2))
+    assert decided(quotas, FIFO, *jobs) == {"monster": ("", 1), "small": (name, 0)}
+
+
 def test_a_job_that_may_use_no_quota_does_not_block() -> None:
     jobs = (job("strange", 1, created=1, problem="no"), job("small", 2, created=2))
     assert decided(forest(a=(10, 10)), FIFO, *jobs) == {"strange": ("", 1), "small": ("a", 0)}

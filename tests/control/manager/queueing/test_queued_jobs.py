@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from control.manager.queueing.jobs import JobLimits, desired_spec, ended, next_step
+from control.manager.queueing.jobs import MAX_NAME_CHARS, JobLimits, desired_spec, ended, next_step
 from koordlet.api.core import Job
 from koordlet.api.crs.queueing import QueueUnit
 from koordlet.api.encoding.wire import Time, convert, to_builtins
@@ -54,6 +54,12 @@ def test_the_unit_requests_what_runs_at_the_same_time(spec: dict[str, Any], coun
     assert (made.queue, made.pod_sets[0].count) == ("q", count)
     assert made.request["cpu"].milli_value() == 2000 * count
     assert made.consumer_ref is not None and made.consumer_ref.uid == "u1"
+
+
+def test_a_long_text_is_not_copied_into_the_unit() -> None:
+    made = job()
+    made.metadata.annotations = {QUEUE: "q" * 200_000}
+    assert desired_spec(made).queue == "q" * MAX_NAME_CHARS
 
 
 @pytest.mark.parametrize("phase", ["", "Enqueued", "Reserved", "TimeoutBackoff"])

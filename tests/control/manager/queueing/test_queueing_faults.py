@@ -17,6 +17,9 @@ import pytest
 
 from control.manager import controller
 from control.manager.queueing import queuecontroller, unitstates
+from control.manager.queueing.queuecontroller import REFUSED_RETRY_S
+from koordlet.api.meta import Status
+from koordlet.kube.errors import from_status
 from tests.control.descheduler.migration.world import no_faults
 from tests.control.manager.queueing.world import BACKOFF_S, START_S, QueueWorld
 
@@ -145,6 +148,55 @@ async def test_random_histories(seed: int) -> None:
         await finish_all(world)
         assert world.violations == []
     assert world.kills > 0, "the history must have faults"
+
+
+@pytest.mark.parametrize("code", [413, 422, 500])
+async def test_a_unit_whose_status_is_not_stored_stops_no_queue(code: int) -> None:
+    """A tenant makes the unit so large that it exceeds etcd's limit with its status: 500 in Kubernetes."""
+    world = QueueWorld(LIMITS, PARENTS, random.Random(1))
+    large, other = world.submit("a", 1), world.submit("b", 1)
+    attempts = 0
+
+    def too_large(method: str, path: str) -> str:
+        nonlocal attempts
+        if method == "PATCH" and path.endswith(f"queueunits/{large}/status"):
+            attempts += 1
+            raise from_status(Status(code=code, message="etcdserver: request is too large"))
+        return ""
+
+    world.faults = too_large
+    async with running(world):
+        for _ in range(4):
+            await quiet(world)
+        assert world.job(large)["spec"]["suspend"] and not world.job(other)["spec"]["suspend"] and attempts == 1
+        world.faults = no_faults
+        await world.advance(REFUSED_RETRY_S)
+        await quiet(world)
+        assert not world.job(large)["spec"]["suspend"]
+        assert world.violations == []
+
+
+async def test_many_jobs_of_one_queue_keep_no_other_queue_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queuecontroller, "MAX_ADMISSIONS", 3)
+    monkeypatch.setattr(queuecontroller, "MAX_MESSAGES", 3)
+    world = QueueWorld(LIMITS, PARENTS, random.Random(1))
+    written: list[str] = []
+
+    def note(method: str, path: str) -> str:
+        if method == "PATCH" and path.endswith("/status"):
+            written.append(path.split("/")[-2])
+        return ""
+
+    world.faults = note
+    many = [world.submit("a", 0) for _ in range(10)]
+    waiting = [world.submit("nowhere", 0) for _ in range(10)]
+    last = world.submit("b", 1)
+    async with running(world):
+        for _ in range(4):
+            await quiet(world)
+        assert written.index(last) == 3
+        assert {world.unit(name)["status"]["phase"] for name in waiting} == {"Enqueued"}
+        assert not any(world.job(name)["spec"]["suspend"] for name in (*many, last))
 
 
 async def test_many_jobs_in_many_queues_with_kills() -> None:
