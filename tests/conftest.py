@@ -7,6 +7,7 @@ when the kernel or root is missing: tests marked ``kernel`` then fail.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import re
@@ -40,6 +41,14 @@ _serial = itertools.count()
 # Times depend on what else the machine does.
 settings.register_profile("koord", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("koord")
+
+
+gc.disable()  # until all tests are collected: collections of the growing heap took half of that time
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+    gc.freeze()  # what was collected lives to the end
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
