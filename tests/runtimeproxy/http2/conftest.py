@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +152,15 @@ async def client(path: Path, options: Any = LIMITS, **more: Any) -> AsyncIterato
 def pytest_asyncio_loop_factories(config: Any, item: Any) -> dict[str, Any]:
     """The proxy's event loop; its transports are of other classes than asyncio's."""
     return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(scope="package", autouse=True)
+def small_heap() -> Iterator[None]:
+    """Collections after each test look only at objects of these tests: those of a long run would take seconds."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture
