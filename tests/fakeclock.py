@@ -1,5 +1,6 @@
 """Virtual time for tests.
 
+`SetTime` is a function that returns the time to which the test sets it.
 `FakeClock` advances only by `advance()`, which fires due timers in order of their time and runs the loop in between, so
 that a task that sleeps again within the interval is woken again by the same call.
 """
@@ -12,6 +13,16 @@ import itertools
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
+
+
+class SetTime:
+    """Returns `now`."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
 
 
 class FakeClock:

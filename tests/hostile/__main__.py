@@ -20,6 +20,7 @@ from tests.hostile import evidence, victim
 from tests.hostile.attacks import ATTACKS, AttackTally
 from tests.hostile.node import AttackedNode
 from tests.hostile.view import run_in_own_cgroups
+from tests.processmemory import resident_mib
 
 PERIOD_S = 0.5
 HEAD_START_S = 2.0
@@ -70,7 +71,7 @@ class PartWatch:
         pids = node.pids()
         while True:
             for name, pid in pids.items():
-                self.resident_mib[name] = max(self.resident_mib.get(name, 0.0), evidence.resident_mib(pid))
+                self.resident_mib[name] = max(self.resident_mib.get(name, 0.0), resident_mib(pid))
             await asyncio.sleep(PERIOD_S)
 
     def percentile(self, percent: int) -> float:

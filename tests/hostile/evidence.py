@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -77,9 +76,3 @@ def differences(before: Evidence, after: Evidence) -> list[str]:
     if before.sentinel != after.sentinel:
         changed.append(f"the file outside the cgroup tree: {after.sentinel}")
     return changed
-
-
-def resident_mib(pid: int) -> float:
-    """Resident memory of a process."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)

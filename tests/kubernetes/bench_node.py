@@ -18,7 +18,8 @@ from scripts.install import archive as images
 from tests.kubernetes.components import NODE, ROOT, Kubernetes, wait_for
 from tests.kubernetes.conftest import BUILD, keep_logs
 from tests.kubernetes.installation import NAMESPACE, get, install
-from tests.scale.bench_koordlet import busy_share, measure, resident_mb, task_cpu
+from tests.processmemory import resident_mib
+from tests.scale.bench_koordlet import busy_share, measure, task_cpu
 from tests.scale.figures import Figure, report
 from tests.scale.pageclient import PageClient
 
@@ -91,7 +92,7 @@ def run(cluster: Kubernetes, replicas: int, seconds: float) -> int:
         [
             Figure("koordlet_real_node_cpu", scraped, "%_of_a_core", CPU_MAX_PERCENT),
             Figure("koordlet_real_node_cpu_with_top", watched, "%_of_a_core"),
-            Figure("koordlet_real_node_resident", resident_mb(pid), "MB", MEMORY_MAX_MB),
+            Figure("koordlet_real_node_resident", resident_mib(pid), "MB", MEMORY_MAX_MB),
         ],
     )
 

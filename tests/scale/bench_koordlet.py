@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
+from tests.processmemory import resident_mib
 from tests.scale.figures import ROOT, Figure, report
 from tests.scale.fullnode import FullNode
 
@@ -112,11 +113,6 @@ class Pods:
 def cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def resident_mb(pid: int) -> float:
-    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1]) / 1024
 
 
 def top() -> dict[str, Any]:
@@ -218,7 +214,7 @@ def measure_node(pods: int, containers: int, seconds: float) -> list[Figure]:
             gained = {task: total - tasks.get(task, 0.0) for task, total in task_cpu(node.get("/metrics")).items()}
             watched = measure(node.get, pid, seconds, top=True)
             busy = busy_share(ticks, Path("/proc/stat").read_text())
-            resident = resident_mb(pid)
+            resident = resident_mib(pid)
         finally:
             node.close()
     for task, used in sorted(gained.items(), key=lambda item: -item[1])[:10]:

@@ -24,7 +24,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import signal
 import statistics
 import sys
@@ -52,6 +51,7 @@ from koordlet.app.runner import run
 from koordlet.runtimehooks.protocols.server import RuntimeHookServer
 from runtimeproxy.cri.calls import CriMethod as Intercepted
 from tests.koordlet.runtimehooks.hooknode import EXTENDED, Node
+from tests.processmemory import resident_mib
 from tests.runtimeproxy.proxyprocess import ProxyProcess
 from tests.runtimes.daemons import Containerd
 from tests.runtimes.pods import container_config, sandbox_config
@@ -132,12 +132,6 @@ def proxy(backend: Path, hooks_at: Path | None = None) -> Iterator[ProxyProcess]
         yield proxy_process
     finally:
         proxy_process.close()
-
-
-def resident(process: ProxyProcess) -> float:
-    """Resident memory in MiB."""
-    pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 # Measuring
@@ -398,7 +392,7 @@ def main() -> int:
             figures += run(hook_server(hooks_at, args.calls, args.client))
             figures += added("proxy_floor", *relay_times(Path(name), args.pods), None, 2.0)
             figures += run(hooked(runtime, process, args.pods, args.seconds, args.client))
-            figures.append(Figure("proxy_resident_hooked", resident(process), "MiB", 50.0))
+            figures.append(Figure("proxy_resident_hooked", resident_mib(process.pid), "MiB", 50.0))
     figures += newborns(args.pods)
     containerd = Containerd()
     try:
@@ -406,7 +400,7 @@ def main() -> int:
         containerd.import_images()
         with proxy(containerd.socket) as process:
             figures += run(passed(containerd, process, args.calls, args.seconds, args.client))
-            figures.append(Figure("proxy_resident", resident(process), "MiB", 50.0))
+            figures.append(Figure("proxy_resident", resident_mib(process.pid), "MiB", 50.0))
             figures += run(recovery(process))
     finally:
         containerd.close()

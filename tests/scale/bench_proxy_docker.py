@@ -39,11 +39,12 @@ import numpy.typing as npt
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.koordlet.runtimehooks.hooknode import EXTENDED
+from tests.processmemory import resident_mib
 from tests.runtimeproxy.proxyprocess import ProxyProcess
 from tests.runtimes.daemons import Dockerd
 from tests.runtimes.pods import FOREVER
 from tests.scale import relayfloor
-from tests.scale.bench_proxy import HOOKS, child, resident
+from tests.scale.bench_proxy import HOOKS, child
 from tests.scale.figures import Figure, report
 
 PIECE = 1 << 18
@@ -301,7 +302,7 @@ def main() -> int:
                 if args.lives:
                     took = process.metric(HOOK_SECONDS.format("sum")) / process.metric(HOOK_SECONDS.format("count"))
                     results.append(Figure("docker_hooked_update_hook_mean", took * 1e3, "ms"))
-                results.append(Figure("docker_resident", resident(process), "MiB", 50.0))
+                results.append(Figure("docker_resident", resident_mib(process.pid), "MiB", 50.0))
     finally:
         dockerd.close()
     return report("proxy-docker", results)

@@ -37,6 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from koordlet.probes.loading import libbpf
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
+from tests.processmemory import resident_mib
 from tests.scale import bench_koordlet
 from tests.scale.bench_koordlet import CPU_BUDGET, MEMORY_BUDGET, PORT, START_BUDGET, Pods
 from tests.scale.figures import ROOT, Figure, calibration, report
@@ -213,7 +214,7 @@ class Soak:
         return Sample(
             seconds=round(seconds, 2),
             cpu_percent=round(cpu, 3),
-            resident_mb=round(bench_koordlet.resident_mb(self._koordlet.pid), 3),
+            resident_mb=round(resident_mib(self._koordlet.pid), 3),
             open_files=len(list((proc / "fd").iterdir())),
             threads=len(list((proc / "task").iterdir())),
             slots=table_fill(proc / "root" / self._pins.relative_to("/")),

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import signal
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from control.ctl.demo import workload
 from control.ctl.demo.__main__ import Interrupted, alone, keep_logs, play
 from control.ctl.demo.scenario import Scenario
 from control.ctl.errors import CtlError
 from control.ctl.progress import TerminalProgress
-
-
-@pytest.fixture
-def progress() -> TerminalProgress:
-    return TerminalProgress(Console(file=io.StringIO(), width=200))
 
 
 @pytest.fixture(autouse=True)

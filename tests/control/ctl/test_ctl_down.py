@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from control import processid
 from control.ctl.node import down as downs
@@ -21,11 +20,6 @@ from control.ctl.progress import TerminalProgress
 from tests.waiting import wait_until
 
 SLEEP = ("sleep", "300")
-
-
-@pytest.fixture
-def progress() -> TerminalProgress:
-    return TerminalProgress(Console(file=io.StringIO(), width=200))
 
 
 @pytest.fixture

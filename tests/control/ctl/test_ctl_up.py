@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from control.ctl.errors import CtlError
 from control.ctl.manifests.cluster import descheduler_configuration
@@ -119,11 +118,6 @@ def test_passed_flags_exist(tmp_path: Path) -> None:
         if part.name == "containerd":
             continue  # a third-party program
         read(known[part.name], part.argv(Layout(tmp_path), KNOWN)[3:])
-
-
-@pytest.fixture
-def progress() -> TerminalProgress:
-    return TerminalProgress(Console(file=io.StringIO(), width=200))
 
 
 async def test_without_root_nothing_is_created(

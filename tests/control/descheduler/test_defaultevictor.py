@@ -18,7 +18,7 @@ from koordlet.api.core import PodDisruptionBudget, PriorityClass
 from koordlet.api.encoding import wire
 from koordlet.api.meta import SelectorError
 from koordlet.kube import ConnectionFailed
-from tests.control.descheduler.world import World
+from tests.control.descheduler.world import RecordingEvents, World
 
 EVICT = "descheduler.alpha.kubernetes.io/evict"
 PREFER_NOT = "descheduler.alpha.kubernetes.io/prefer-no-eviction"
@@ -199,17 +199,9 @@ class EvictingClient:
         self.calls.append((name, namespace, uid))
 
 
-class RecordedEvents:
-    def __init__(self) -> None:
-        self.messages: list[tuple[str, str]] = []
-
-    def normal(self, about: Any, reason: str, message: str) -> None:
-        self.messages.append((reason, message))
-
-
 def test_an_eviction_is_of_exactly_this_pod_counted_and_reported() -> None:
     world = World()
-    world.objects, world.events = FixedObjects(), RecordedEvents()
+    world.objects, world.events = FixedObjects(), RecordingEvents()
     client = world.client = EvictingClient()
     pod = world.pod("a", on="n1")
     plugin = world.plugin(DefaultEvictor)

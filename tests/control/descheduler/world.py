@@ -58,6 +58,14 @@ class RecordingEvictor(EvictionFilterPlugin, EvictPlugin):
         return True
 
 
+class RecordingEvents:
+    def __init__(self) -> None:
+        self.messages: list[tuple[str, str]] = []
+
+    def normal(self, about: Any, reason: str, message: str) -> None:
+        self.messages.append((reason, message))
+
+
 class World:
     """See the module text."""
 

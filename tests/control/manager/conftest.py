@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,8 @@ from koordlet.api.encoding import crdgen
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.app.flags import read
 from koordlet.kube import ApiError, Client, ClientConfig, KubeError, PatchKind
-from koordlet.kube.credentials import Fixed
 from tests import waiting
+from tests.accounts import account_config, account_token
 from tests.ports import free_port
 
 _PLURALS = {"NetworkPolicy": "networkpolicies", "PriorityClass": "priorityclasses"}
@@ -76,16 +76,11 @@ class Cluster:
 
     async def token(self, account: str) -> str:
         """Of a ServiceAccount in Koordinator's namespace."""
-        path = f"/api/v1/namespaces/{KOORDINATOR_NAMESPACE}/serviceaccounts/{account}/token"
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
-        token: str = json.loads(await self.admin.raw("POST", path, body=body))["status"]["token"]
-        return token
+        return await account_token(self.admin, account)
 
     async def account(self) -> ClientConfig:
         """Credentials of the manager's ServiceAccount."""
-        credentials = Fixed.bearer(await self.token(manifests.ACCOUNT))
-        admin = ClientConfig.load(self.server.kubeconfig_path)
-        return replace(admin, credentials=credentials, namespace=KOORDINATOR_NAMESPACE)
+        return await account_config(self.server, self.admin, manifests.ACCOUNT)
 
     async def install(self, *objects: dict[str, Any]) -> None:
         for obj in objects:

@@ -134,3 +134,14 @@ def kubectl(server: ApiServer, tmp_path: Path) -> Kubectl:
     home = tmp_path / "home"
     home.mkdir()
     return Kubectl(server.kubeconfig_path, home)
+
+
+@pytest.fixture
+async def ready(kubectl: Kubectl, http: Http) -> Kubectl:
+    """kubectl on a server whose default namespace has its default objects, so that pods can be created."""
+
+    async def furnished() -> bool:
+        return bool((await http("GET", "/api/v1/namespaces/default/serviceaccounts/default")).status == 200)
+
+    await waiting.until(furnished)
+    return kubectl

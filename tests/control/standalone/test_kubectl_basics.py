@@ -34,17 +34,6 @@ spec:
 """
 
 
-@pytest.fixture
-async def ready(kubectl: Any, http: Any, until: Any) -> Any:
-    """kubectl on a server whose default namespace has its default objects, so that pods can be created."""
-
-    async def furnished() -> bool:
-        return bool((await http("GET", "/api/v1/namespaces/default/serviceaccounts/default")).status == 200)
-
-    await until(furnished)
-    return kubectl
-
-
 async def test_version_and_cluster_info(kubectl: Any) -> None:
     assert re.search(r"Server Version: v1\.\d+\.\d+\+koord-standalone", await kubectl("version"))
     assert "is running at" in await kubectl("cluster-info")

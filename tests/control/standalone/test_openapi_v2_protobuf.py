@@ -406,17 +406,6 @@ def listed(*items: Any) -> str:
     return yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": list(items)})
 
 
-@pytest.fixture
-async def ready(kubectl: Any, http: Any, until: Any) -> Any:
-    """kubectl on a server whose default namespace has its default objects, so that pods can be created."""
-
-    async def furnished() -> bool:
-        return bool((await http("GET", "/api/v1/namespaces/default/serviceaccounts/default")).status == 200)
-
-    await until(furnished)
-    return kubectl
-
-
 @pytest.mark.kubectl
 @pytest.mark.parametrize("verb", ["apply", "create"])
 async def test_a_list_is_applied_or_created(ready: Any, verb: str) -> None:

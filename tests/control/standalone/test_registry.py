@@ -15,25 +15,18 @@ from control.standalone.policyinterfaces import AdmissionAttributes
 from control.standalone.registry import ObjectRegistry, WriteOptions
 from control.standalone.store import ObjectStore
 from tests.control.standalone.openpolicies import OpenAdmission, OpenSchemas
+from tests.fakeclock import SetTime
 
 CM, POD, NS, DEPLOY, SECRET = "/configmaps", "/pods", "/namespaces", "apps/deployments", "/secrets"
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_700_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> SetTime:
+    return SetTime(1_700_000_000.0)
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def registry(clock: Clock) -> ObjectRegistry:
+def registry(clock: SetTime) -> ObjectRegistry:
     return ObjectRegistry(ObjectStore(None), Kinds(), OpenSchemas(), OpenAdmission(), now=clock)
 
 
@@ -214,7 +207,7 @@ async def test_unbound_and_finished_pods_are_removed_at_once(registry: ObjectReg
     assert gone
 
 
-async def test_a_bound_pod_waits_for_its_kubelet(registry: ObjectRegistry, clock: Clock) -> None:
+async def test_a_bound_pod_waits_for_its_kubelet(registry: ObjectRegistry, clock: SetTime) -> None:
     await registry.create(POD, "default", pod(nodeName="n", terminationGracePeriodSeconds=20))
     obj, gone = await registry.delete(POD, "default", "p")
     assert not gone

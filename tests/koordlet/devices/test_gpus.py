@@ -11,26 +11,20 @@ from koordlet.devices.model import GpuInfo
 from koordlet.devices.nvml import GpuProcess, Nvml, NvmlError, UtilizationSample
 from koordlet.system.devices.pci import PciPlace
 from koordlet.system.roots import Roots
+from tests.fakeclock import SetTime
 from tests.nvidia import GIB, Gpu, Machine
 
 FIRST, SECOND, THIRD = "0000:1a:00.0", "0000:c1:00.0", "0000:c2:00.0"
 H100 = "NVIDIA H100 80GB HBM3"
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> SetTime:
+    return SetTime()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def gpus(machine: Machine, roots: Roots, clock: Clock, connect: Callable[[], Nvml]) -> Gpus:
+def gpus(machine: Machine, roots: Roots, clock: SetTime, connect: Callable[[], Nvml]) -> Gpus:
     return Gpus(roots, clock, connect)
 
 
@@ -142,7 +136,7 @@ def test_latest_percent_by_process(samples: list[UtilizationSample], expected: d
     "call",
     ["nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetUUID", "nvmlDeviceGetMinorNumber", "nvmlDeviceGetMemoryInfo_v2"],
 )
-def test_a_failing_device_does_not_affect_the_others(machine: Machine, gpus: Gpus, clock: Clock, call: str) -> None:
+def test_a_failing_device_does_not_affect_the_others(machine: Machine, gpus: Gpus, clock: SetTime, call: str) -> None:
     machine.errors[call, FIRST] = 999
     machine.tell()
     snapshot = gpus.read()
@@ -175,7 +169,7 @@ def test_gpus_hidden_from_nvml_or_from_sysfs_are_skipped(machine: Machine, gpus:
     assert snapshot.failures == {THIRD: "nvmlDeviceGetHandleByPciBusId: Not Found"}
 
 
-def test_a_gpu_that_falls_off_its_bus_stays_known(machine: Machine, gpus: Gpus, clock: Clock) -> None:
+def test_a_gpu_that_falls_off_its_bus_stays_known(machine: Machine, gpus: Gpus, clock: SetTime) -> None:
     gpus.read()
     for call in ("nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetMemoryInfo_v2"):
         machine.errors[call, FIRST] = 15
@@ -197,7 +191,7 @@ def test_gpus_that_appear_later_are_read(machine: Machine, gpus: Gpus) -> None:
     assert list(gpus.read().gpus) == [FIRST, SECOND, THIRD]
 
 
-def test_constant_properties_are_read_every_five_minutes(machine: Machine, gpus: Gpus, clock: Clock) -> None:
+def test_constant_properties_are_read_every_five_minutes(machine: Machine, gpus: Gpus, clock: SetTime) -> None:
     gpus.read()
     clock.now += RETRY_SECONDS - 1
     gpus.read()
@@ -219,7 +213,7 @@ def test_without_a_driver_nvml_is_not_opened(machine: Machine, gpus: Gpus) -> No
     assert list(gpus.read().gpus) == [FIRST]
 
 
-def test_nvml_is_retried_every_five_minutes(machine: Machine, gpus: Gpus, clock: Clock) -> None:
+def test_nvml_is_retried_every_five_minutes(machine: Machine, gpus: Gpus, clock: SetTime) -> None:
     machine.errors["nvmlInitWithFlags", "-"] = 9
     machine.tell()
     problem = "nvmlInit: Driver Not Loaded"
@@ -237,14 +231,14 @@ def test_nvml_is_retried_every_five_minutes(machine: Machine, gpus: Gpus, clock:
     assert (snapshot.problem, list(snapshot.gpus)) == ("", [FIRST, SECOND])
 
 
-def test_a_missing_library_is_the_problem(machine: Machine, roots: Roots, clock: Clock) -> None:
+def test_a_missing_library_is_the_problem(machine: Machine, roots: Roots, clock: SetTime) -> None:
     def missing() -> Nvml:
         raise NvmlError("nvmlInit", 12, "NVML Shared Library Not Found")
 
     assert Gpus(roots, clock, missing).read().problem == "nvmlInit: NVML Shared Library Not Found"
 
 
-def test_a_lost_session_is_reopened(machine: Machine, gpus: Gpus, clock: Clock) -> None:
+def test_a_lost_session_is_reopened(machine: Machine, gpus: Gpus, clock: SetTime) -> None:
     gpus.read()
     machine.errors["nvmlDeviceGetMemoryInfo_v2", SECOND] = 9
     machine.tell()

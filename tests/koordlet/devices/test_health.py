@@ -19,6 +19,7 @@ from koordlet.devices.health import (
 )
 from koordlet.devices.model import DeviceFault, GpuInfo
 from koordlet.devices.nvml import XID, Nvml, XidEvent
+from tests.fakeclock import SetTime
 from tests.nvidia import Machine
 
 FIRST, SECOND = "0000:1a:00.0", "0000:c1:00.0"
@@ -55,18 +56,11 @@ def test_application_xids_are_those_of_the_specification() -> None:
     assert sorted(APPLICATION_XIDS) == [13, 31, 43, 45, 68, 109]
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Watched:
     """A `GpuHealth` over the tests' library, with short slices."""
 
     def __init__(self, machine: Machine, nvml: Nvml, **how: bool) -> None:
-        self.machine, self.nvml, self.gpus, self.clock = machine, nvml, GPUS, Clock()
+        self.machine, self.nvml, self.gpus, self.clock = machine, nvml, GPUS, SetTime()
         self.health = GpuHealth(self.clock, seconds=0.01, **how)
         self.seen: list[Xid] = []
         self.watch()

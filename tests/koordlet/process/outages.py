@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
-from pathlib import Path
 from typing import Any, Protocol
 
 from tests.steppedclock import SteppedClock
@@ -112,9 +110,3 @@ def small_state(view: Any) -> None:
     """Mount a small file system at the state directory of the view, before koordlet starts."""
     size = f"size={STATE_SIZE}"
     subprocess.run(view.enter(["mount", "-t", "tmpfs", "-o", size, "none", str(view.state)]), check=True)
-
-
-def resident_mib(pid: int) -> float:
-    """Resident memory of a process."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)

@@ -28,10 +28,10 @@ from tests.koordlet.process.outages import (
     RefusedKubelet,
     SilentKubelet,
     StoppedApiServer,
-    resident_mib,
 )
 from tests.koordlet.process.proxiedruntime import ProxiedRuntime
 from tests.koordlet.process.scene import SLO
+from tests.processmemory import resident_mib
 from tests.steppedclock import SteppedClock
 
 KOORDLET, API_SERVER, MANAGER, SCHEDULER, PROXY = "koordlet", "API server", "manager", "scheduler", "runtime proxy"

@@ -21,6 +21,7 @@ from koordlet.resourceexecutor.order import SettingChange, ordered
 from koordlet.resourceexecutor.settings import DesiredSetting, Setting, Value
 from koordlet.system.cpu.cpuset import CPUSet
 from koordlet.system.write import TargetBusy, TargetGone, WriteDenied, WriteError, WriteRefused, WriteUnsupported
+from tests.fakeclock import SetTime
 from tests.koordlet.resourceexecutor.conftest import (
     CPUS,
     IDLE,
@@ -33,14 +34,6 @@ from tests.koordlet.resourceexecutor.conftest import (
 )
 
 POD, CONTAINER = "kubepods/besteffort/pod1", "kubepods/besteffort/pod1/c1"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_values_grow_from_parents_and_shrink_from_children(make: Callable[..., Executor], kernel: ModelKernel) -> None:
@@ -95,7 +88,7 @@ def test_cpu_sets_are_reset_after_those_of_their_parents() -> None:
 
 
 def test_an_unchanged_pass_reads_nothing_until_it_is_forced(make: Callable[..., Executor], kernel: ModelKernel) -> None:
-    clock = Clock()
+    clock = SetTime()
     executor = make(clock=clock)
     executor.declare("hook", desired({Setting(SHARES, POD): 2}))
     executor.apply()
@@ -127,7 +120,7 @@ def test_settings_that_are_no_longer_desired_are_restored(
 
 
 def test_a_newer_value_of_the_kubelet_is_restored(make: Callable[..., Executor], kernel: ModelKernel) -> None:
-    clock = Clock()
+    clock = SetTime()
     executor = make(clock=clock)
     executor.declare("hook", desired({Setting(SHARES, POD): 2}))
     executor.apply()
@@ -211,7 +204,7 @@ def test_nothing_is_restored_for_a_removed_cgroup(make: Callable[..., Executor],
 def test_a_refusal_affects_only_its_own_setting_and_is_retried(
     make: Callable[..., Executor], kernel: ModelKernel
 ) -> None:
-    clock = Clock()
+    clock = SetTime()
     executor = make(clock=clock)
     bad = Setting(SHARES, POD)
     kernel.broken[bad] = TargetBusy(bad.label, "2", errno.EBUSY, "in use")
@@ -236,7 +229,7 @@ def test_every_write_error_is_shown_counted_and_retried_later(
     make: Callable[..., Executor], kernel: ModelKernel, kind: type[WriteError], code: int
 ) -> None:
     """ENOENT for a file whose group exists is a refusal as well."""
-    clock = Clock()
+    clock = SetTime()
     executor = make(clock=clock)
     bad, good = Setting(SHARES, POD), Setting(SHARES, CONTAINER)
     kernel.broken[bad] = kind(bad.label, "2", code, "no")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +26,7 @@ from control.scheduler.cycle.podsubject import PodSubject
 from control.scheduler.cycle.reporter import UserReporter
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import CycleState
+from control.scheduler.framework.runtime import NoEvictor
 from control.scheduler.framework.waitingpods import WaitingPods
 from control.scheduler.plugins.defaultpreemption import DefaultPreemption
 from control.scheduler.plugins.registry import PLUGINS
@@ -133,19 +133,6 @@ class _Scores(CycleObserver):
         }
 
 
-class _Evictor:
-    """Accepts evictions and does nothing: kube-scheduler's victims are deleted."""
-
-    def evict(self, victims: Sequence[PodInfo], *, by: PodInfo, message: str) -> None:
-        return
-
-    def clear_nominations(self, pods: Sequence[PodInfo]) -> None:
-        return
-
-    def evicting_for(self, uid: str) -> bool:
-        return False
-
-
 class OurScheduler:
     """The product over one world; `async with`. `attempt(pod)` runs one cycle."""
 
@@ -166,7 +153,7 @@ class OurScheduler:
         self._observer, self._binder = _Scores(), _Binder()
         self._client, self._events = _Client(), _Events()
         self._cycle = Cycle(
-            frameworks[PROFILE], cache, waiting, queue=self.queue, evictor=_Evictor(), observers=[self._observer]
+            frameworks[PROFILE], cache, waiting, queue=self.queue, evictor=NoEvictor(), observers=[self._observer]
         )
         pods = self.objects.informer(Pod)
         subjects = Subjects(PodSubject(self._client, SYSTEM_CLOCK, pods.get))  # type: ignore[arg-type]

@@ -14,26 +14,11 @@ from koordlet.api.encoding.wire import Duration
 from tests.control.descheduler.drain.test_drains import arguments as drain_arguments
 from tests.control.descheduler.drain.world import DrainWorld
 from tests.control.descheduler.migration.test_migration_faults import FAST, arguments
-from tests.control.descheduler.migration.world import PODS, RESERVATIONS, Killed, World
+from tests.control.descheduler.migration.world import PODS, RESERVATIONS, FaultAt, Killed, World
 
 FATES = ("kill", "kill-after", "refuse", "lose")
 MAX_REQUESTS = 200
 """More than a migration or drain of the small cluster makes."""
-
-
-class FaultAt:
-    """The fate of one request, counted from 0. `met`: whether that request was made."""
-
-    def __init__(self, number: int, fate: str) -> None:
-        self._remaining, self._fate = number, fate
-        self.met = False
-
-    def __call__(self, method: str, path: str) -> str:
-        self._remaining -= 1
-        if self._remaining == -1:
-            self.met = True
-            return self._fate
-        return ""
 
 
 async def survive(world: World, step: Callable[[], Awaitable[object]]) -> None:

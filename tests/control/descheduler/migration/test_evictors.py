@@ -11,6 +11,7 @@ from control.descheduler.migration.evictors import EvictionFailed, Evictors, pol
 from koordlet.api.meta import DeleteOptions
 from koordlet.kube import Conflict, KubeError, NotFound, TooManyRequests
 from tests.control.descheduler.migration.build import job, pod
+from tests.control.descheduler.world import RecordingEvents
 from tests.fakeclock import FakeClock
 
 POLICY = "koordinator.sh/evict-policy"
@@ -38,14 +39,6 @@ class RecordingClient:
 
     async def patch(self, kind: type, name: str, namespace: str, *, body: Any) -> None:
         self._call("patch", body)
-
-
-class RecordingEvents:
-    def __init__(self) -> None:
-        self.messages: list[tuple[str, str]] = []
-
-    def normal(self, about: Any, reason: str, message: str) -> None:
-        self.messages.append((reason, message))
 
 
 def evictors(

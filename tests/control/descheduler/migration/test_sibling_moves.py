@@ -11,9 +11,9 @@ from control.descheduler.framework.plugin import EvictOptions
 from control.descheduler.migration.decide.places import SiblingMove, spare_place, would_return
 from control.descheduler.migration.departures import Departures
 from tests.control.descheduler.migration.build import job, pod, reservation
-from tests.control.descheduler.migration.test_every_request_faults import FATES, MAX_REQUESTS, FaultAt, survive
+from tests.control.descheduler.migration.test_every_request_faults import FATES, MAX_REQUESTS, survive
 from tests.control.descheduler.migration.test_migration_faults import arguments
-from tests.control.descheduler.migration.world import PODS, RESERVATIONS, Json, World, no_faults
+from tests.control.descheduler.migration.world import PODS, RESERVATIONS, FaultAt, Json, World, no_faults
 
 OWNERS = [{"controller": {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "uid-rs"}}]
 OTHERS = [{"controller": {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "other", "uid": "uid-other"}}]

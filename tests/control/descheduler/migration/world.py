@@ -54,6 +54,21 @@ def no_faults(method: str, path: str) -> str:
     return ""
 
 
+class FaultAt:
+    """The fate of one request, counted from 0. `met`: whether that request was made."""
+
+    def __init__(self, number: int, fate: str) -> None:
+        self._remaining, self._fate = number, fate
+        self.met = False
+
+    def __call__(self, method: str, path: str) -> str:
+        self._remaining -= 1
+        if self._remaining == -1:
+            self.met = True
+            return self._fate
+        return ""
+
+
 class ApiStore:
     """The objects as JSON, by plural and key."""
 

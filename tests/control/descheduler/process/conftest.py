@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,8 @@ from control.standalone.apiserver import ApiServer
 from koordlet.api.core import Pod
 from koordlet.api.crs.nodemetric import NodeMetric
 from koordlet.api.encoding import crdgen
-from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.app.flags import read
 from koordlet.kube import Client, ClientConfig
-from koordlet.kube.credentials import Fixed
 from tests import waiting
 from tests.control.scheduler.process.conftest import World
 from tests.ports import free_port
@@ -76,14 +74,6 @@ class DeschedulerWorld(World):
         """The names of the pods that exist and are not terminating."""
         pods = await self.admin.list(Pod, "default")
         return {pod.metadata.name for pod in pods if pod.metadata.deletion_timestamp is None}
-
-    async def credentials(self) -> ClientConfig:
-        """Those of the descheduler's ServiceAccount."""
-        path = f"/api/v1/namespaces/{KOORDINATOR_NAMESPACE}/serviceaccounts/{manifests.ACCOUNT}/token"
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
-        answer = json.loads(await self.admin.raw("POST", path, body=body))
-        admin = ClientConfig.load(self.server.kubeconfig_path)
-        return replace(admin, credentials=Fixed.bearer(answer["status"]["token"]), namespace=KOORDINATOR_NAMESPACE)
 
 
 class RunningDescheduler:
@@ -141,7 +131,7 @@ async def descheduler(world: DeschedulerWorld) -> AsyncIterator[Callable[..., Aw
             path = world.tmp / f"config-{port}.yaml"
             path.write_text(yaml.safe_dump(document))
             options = read(DeschedulerOptions, [f"--config={path}", "--secure-port=0", *flags])
-            running = RunningDescheduler(Descheduler(options, config=await world.credentials()), port)
+            running = RunningDescheduler(Descheduler(options, config=await world.account(manifests.ACCOUNT)), port)
 
             async def stop() -> None:
                 if not running.task.done():

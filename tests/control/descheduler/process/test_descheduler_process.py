@@ -122,7 +122,7 @@ async def test_the_dry_run_prints_what_would_move_and_writes_nothing(world: Any)
     options = read(DeschedulerOptions, [f"--config={path}", "--dry-run"])
     out = io.StringIO()
     before = len(world.audit.read_text().splitlines())
-    assert await Descheduler(options, config=await world.credentials()).preview(out) == 0
+    assert await Descheduler(options, config=await world.account(manifests.ACCOUNT)).preview(out) == 0
     lines = out.getvalue().splitlines()
     assert lines[0].split() == ["POD", "NODE", "PROFILE", "PLUGIN", "REASON"]
     assert lines[1].startswith("default/web-")

@@ -20,7 +20,7 @@ from control.manager.queueing import queuecontroller, unitstates
 from control.manager.queueing.queuecontroller import REFUSED_RETRY_S
 from koordlet.api.meta import Status
 from koordlet.kube.errors import from_status
-from tests.control.descheduler.migration.world import no_faults
+from tests.control.descheduler.migration.world import FaultAt, no_faults
 from tests.control.manager.queueing.world import BACKOFF_S, START_S, QueueWorld
 
 LIMITS = {"team": 8, "a": 4, "b": 6}
@@ -41,21 +41,6 @@ def _no_rests(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module in (controller, queuecontroller, unitstates):
         monkeypatch.setattr(module, "yield_to_loop", at_once)
-
-
-class FaultAt:
-    """The fate of one request, counted from 0. `met`: whether that request was made."""
-
-    def __init__(self, number: int, fate: str) -> None:
-        self._remaining, self._fate = number, fate
-        self.met = False
-
-    def __call__(self, method: str, path: str) -> str:
-        self._remaining -= 1
-        if self._remaining == -1:
-            self.met = True
-            return self._fate
-        return ""
 
 
 @asynccontextmanager

@@ -17,6 +17,7 @@ from koordlet.api.crs.config import ClusterColocationProfile
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.kube import ApiError, Client, ClientConfig
 from koordlet.kube.credentials import Fixed
+from tests.accounts import account_token
 from tests.control.manager.conftest import apply
 
 MERGE = "application/merge-patch+json"
@@ -31,9 +32,7 @@ TENANT_RULES = [
 @asynccontextmanager
 async def account(cluster: Any, namespace: str, name: str) -> AsyncIterator[Client]:
     """A client with the token of a ServiceAccount."""
-    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
-    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
-    token = json.loads(await cluster.admin.raw("POST", path, body=body))["status"]["token"]
+    token = await account_token(cluster.admin, name, namespace)
     config = ClientConfig.load(cluster.server.kubeconfig_path, qps=0)
     async with Client(replace(config, credentials=Fixed.bearer(token))) as client:
         yield client

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -23,11 +22,10 @@ from control.slim import EMPTY_LIST, EMPTY_MAP
 from control.standalone.apiserver import ApiServer
 from koordlet.api.core import Event, Node, Pod
 from koordlet.api.encoding import crdgen
-from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.app.flags import read
 from koordlet.kube import Client, ClientConfig, PatchKind
-from koordlet.kube.credentials import Fixed
 from tests import waiting
+from tests.accounts import account_config
 from tests.ports import free_port
 
 _PLURALS = {"PriorityClass": "priorityclasses", "ConfigMap": "configmaps"}
@@ -100,13 +98,9 @@ class World:
         listed = await self.admin.list(Event, "default")
         return {event.reason: event.message for event in listed if event.involved_object.name == name}
 
-    async def account(self) -> ClientConfig:
-        """Credentials of the scheduler's ServiceAccount."""
-        path = f"/api/v1/namespaces/{KOORDINATOR_NAMESPACE}/serviceaccounts/{manifests.ACCOUNT}/token"
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
-        answer = json.loads(await self.admin.raw("POST", path, body=body))
-        admin = ClientConfig.load(self.server.kubeconfig_path)
-        return replace(admin, credentials=Fixed.bearer(answer["status"]["token"]), namespace=KOORDINATOR_NAMESPACE)
+    async def account(self, name: str = manifests.ACCOUNT) -> ClientConfig:
+        """For a client with the rights of a ServiceAccount."""
+        return await account_config(self.server, self.admin, name)
 
 
 class Running:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import ssl
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from control.component.errors import ConfigurationError
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.app.connections import ConnectionLimits
 from koordlet.app.selfsigned import self_signed
+from tests.accounts import account_token
 from tests.ports import free_port
 
 
@@ -114,10 +114,7 @@ async def reader(world: Any) -> str:
         "subjects": [{"kind": "ServiceAccount", "name": "m", "namespace": KOORDINATOR_NAMESPACE}],
     }  # fmt: skip
     await world.admin.raw("POST", f"/apis/{rbac}/v1/clusterrolebindings", body=binding)
-    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
-    answer = json.loads(await world.admin.raw("POST", f"{where}/m/token", body=body))
-    token: str = answer["status"]["token"]
-    return token
+    return await account_token(world.admin, "m")
 
 
 async def test_files_that_cannot_be_used_end_the_start(world: Any, scheduler: Any, tmp_path: Path) -> None:

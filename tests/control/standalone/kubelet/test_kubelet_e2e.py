@@ -20,6 +20,7 @@ from control.standalone.apiserver import ApiServer
 from control.standalone.apiserver.tls import kubelet_serving_certificate
 from control.standalone.kubelet.cgroups.directories import CgroupTree
 from koordlet.kube import Client, ClientConfig, NotFound
+from tests.accounts import account_token
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kernel]
 
@@ -207,9 +208,7 @@ async def test_endpoints_authenticate_callers_by_the_api_server(cluster: Cluster
     accounts, name = "/api/v1/namespaces/default/serviceaccounts", f"caller-of-{cluster.node}"
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
     await cluster.client.raw("POST", accounts, body=account)
-    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    answer = await cluster.client.raw("POST", f"{accounts}/{name}/token", body=body)
-    weak = json.loads(answer)["status"]["token"]
+    weak = await account_token(cluster.client, name, "default")
     admin = (await cluster.client.config.credentials.headers()).get("Authorization")
     async with aiohttp.ClientSession() as session:
 
