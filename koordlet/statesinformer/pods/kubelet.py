@@ -30,6 +30,7 @@ from koordlet.kube.decode import ObjectDecoder, RawList
 from koordlet.statesinformer.pods.decodeallowance import DecodeAllowance
 from koordlet.statesinformer.pods.kubelettls import KubeletVerification
 from koordlet.statesinformer.pods.listbatches import BatchTooLongError, ListBatches
+from koordlet.statesinformer.pods.longpods import LONG_BYTES, reduced
 
 REQUEST_BUCKETS_S = tuple(0.001 * 4**k for k in range(7))
 MAX_ANSWER_BYTES = 3 << 30
@@ -186,8 +187,17 @@ class KubeletClient:
         return digest, self._decode(raw)
 
     def _decode(self, raw: msgspec.Raw) -> Pod:
-        self.decoded_bytes += len(memoryview(raw))
-        return _POD.decode(raw)
+        size = len(memoryview(raw))
+        self.decoded_bytes += size
+        if size <= LONG_BYTES:
+            return _POD.decode(raw)
+        text, is_cut = reduced(bytes(raw))
+        pod = _POD.decode(text)
+        if is_cut:
+            kept = len(pod.spec.containers)
+            message = "A pod has too many containers: the first ones are managed, and the whole pod"
+            log.once(f"long:{pod.metadata.uid}", message, pod=pod.metadata.key, managed=kept)
+        return pod
 
     async def config(self) -> Mapping[str, Any]:
         """The `kubeletconfig` object of /configz, undecoded. Raises KubeletError."""

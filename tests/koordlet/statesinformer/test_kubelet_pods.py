@@ -24,6 +24,7 @@ from koordlet.statesinformer.pods.earlytrigger import EarlyTrigger
 from koordlet.statesinformer.pods.informer import PodsInformer
 from koordlet.statesinformer.pods.kubelet import KubeletClient, KubeletError, kubelet_url
 from koordlet.statesinformer.pods.kubelettls import KubeletVerification
+from koordlet.statesinformer.pods.longpods import MAX_CONTAINERS
 from koordlet.statesinformer.pods.model import PodMeta, SubjectKind
 from koordlet.statesinformer.pods.pleg import Pleg
 from koordlet.statesinformer.states import kube_subjects
@@ -224,6 +225,18 @@ async def test_a_malformed_pod_costs_only_itself(kubelet: Kubelet, client: Kubel
     odd["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "lots"
     kubelet.answer = {"items": [pod("a", "uid-a"), odd, {"metadata": 7}, pod("b", "uid-b")]}
     assert [listed.metadata.name for listed in await client.pods()] == ["a", "b"]
+
+
+async def test_a_pod_with_thousands_of_containers_is_cut_and_logged_once(
+    kubelet: Kubelet, client: KubeletClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    large = pod("large", "uid-l")
+    large["spec"]["containers"] = [{"name": f"c{number}"} for number in range(5000)]
+    for _ in range(2):
+        kubelet.answer = {"items": [large, pod("a", "uid-a")]}
+        assert [len(listed.spec.containers) for listed in await client.pods()] == [MAX_CONTAINERS, 1]
+        large["metadata"]["annotations"] = {"new": "text"}
+    assert caplog.text.count("A pod has too many containers") == 1
 
 
 async def test_a_deep_pod_hides_no_pod(kubelet: Kubelet, client: KubeletClient) -> None:
