@@ -38,7 +38,7 @@ class Load:
                 self.admitted += 1
             except KubeError as error:
                 self.failures.append(str(error))
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
         await end_tasks(*self._tasks)
