@@ -68,6 +68,8 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(TimeoutError):
         async with asyncio.timeout(KILL_SECONDS):
+            while process.stdout and await process.stdout.read(1 << 16):
+                pass  # the rest of its output: uvloop closes the pipe only at the end of it
             await process.wait()
 
 

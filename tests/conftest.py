@@ -15,11 +15,13 @@ import signal
 import subprocess
 import sys
 import time
+from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import uvloop
 from hypothesis import HealthCheck, settings
 
 from koordlet.system.cgroup.readers import CgroupFS
@@ -56,6 +58,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("timing"):
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> dict[str, Callable[[], AbstractEventLoop]]:
+    """The event loop of the components (`koordlet.app.runner.run`): other classes of transports than asyncio's."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 class ChildCgroup:

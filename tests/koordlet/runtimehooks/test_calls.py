@@ -196,7 +196,8 @@ async def test_a_shorter_deadline_of_the_caller_applies() -> None:
 async def test_no_round_runs_after_the_stop() -> None:
     """Otherwise a due round would write settings that were just restored."""
     node = Node()
-    node.calls._earliest[ANNOUNCED] = node.calls._clock() + 0.5  # time to stop before, also on a slow machine
+    for kind in (ANNOUNCED, ALL_PODS):
+        node.calls._earliest[kind] = node.calls._clock() + 0.5  # time to stop before, also on a slow machine
     node.calls.follow_soon()
     waiting = asyncio.ensure_future(node.calls.answer(SANDBOX, pod_context()))
     await asyncio.sleep(0)

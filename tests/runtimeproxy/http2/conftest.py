@@ -12,7 +12,6 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-import uvloop
 
 from runtimeproxy.http2.interception import HoldBudget
 from runtimeproxy.http2.link import Http2Link
@@ -147,11 +146,6 @@ async def server(path: Path, options: Any = LIMITS, **more: Any) -> AsyncIterato
 async def client(path: Path, options: Any = LIMITS, **more: Any) -> AsyncIterator[grpc.aio.Channel]:
     async with grpc.aio.insecure_channel(f"unix:{path}", options=options, **more) as channel:
         yield channel
-
-
-def pytest_asyncio_loop_factories(config: Any, item: Any) -> dict[str, Any]:
-    """The proxy's event loop; its transports are of other classes than asyncio's."""
-    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture(scope="package", autouse=True)
