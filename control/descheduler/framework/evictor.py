@@ -116,15 +116,15 @@ class PluginEvictor:
         self.pre_eviction_filter = proxy.pre_eviction_filter
         self.node_limit_exceeded = proxy.node_limit_exceeded
 
-    async def evict(self, pod: PodRecord, options: EvictOptions | str = "") -> bool:
-        """See `EvictionProxy.evict`; a text is the reason."""
+    async def evict(self, pod: PodRecord, options: EvictOptions | str = "", *, dry_run: bool = False) -> bool:
+        """See `EvictionProxy.evict`; a text is the reason. `dry_run`: of the plugin; see `EvictionProxy.pretend`."""
         if isinstance(options, str):
             options = EvictOptions(reason=options)
-        return await self._proxy.evict(pod, replace(options, plugin=options.plugin or self._plugin))
-
-    def pretend(self, pod: PodRecord, reason: str) -> None:
-        """See `EvictionProxy.pretend`."""
-        self._proxy.pretend(pod, EvictOptions(self._plugin, reason))
+        options = replace(options, plugin=options.plugin or self._plugin)
+        if dry_run:
+            self._proxy.pretend(pod, options)
+            return True
+        return await self._proxy.evict(pod, options)
 
     @property
     def total_evicted(self) -> int:

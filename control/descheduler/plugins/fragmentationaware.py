@@ -8,40 +8,24 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from control.component.errors import duplicate, invalid, required
-from control.descheduler.config.selection import (
-    NamespaceRule,
-    PodSelectorRule,
-    considered,
-    namespace_errors,
-    pod_selector_errors,
-)
-from control.descheduler.config.selectors import selector_errors
 from control.descheduler.framework.fit import FitTable
 from control.descheduler.framework.handle import PluginHandle
-from control.descheduler.framework.plugin import BalancePlugin, PluginArgs
+from control.descheduler.framework.plugin import BalancePlugin
+from control.descheduler.plugins.selectionargs import SelectionArgs
 from control.descheduler.state.cluster import NodeRecord
 from control.descheduler.state.pods import PodRecord
-from koordlet.api.meta import LabelSelector
 from koordlet.app.loopslice import yield_to_loop
 
 
-class FragmentationAwareArgs(PluginArgs):
+class FragmentationAwareArgs(SelectionArgs):
     """Arguments of FragmentationAware."""
 
-    paused: bool = False
-    dry_run: bool = False
-    node_selector: LabelSelector | None = None
-    evictable_namespaces: NamespaceRule | None = None
-    pod_selectors: list[PodSelectorRule] = msgspec.field(default_factory=list)
-    node_fit: bool = True
     resources: list[str] = msgspec.field(default_factory=lambda: ["cpu", "memory"])
     imbalance_threshold: float = 0.15
     min_improvement_threshold: float = 0.02
 
     def check(self, path: str) -> list[str]:
-        errors = namespace_errors(self.evictable_namespaces, f"{path}.evictableNamespaces")
-        errors += selector_errors(self.node_selector, f"{path}.nodeSelector")
-        errors += pod_selector_errors(self.pod_selectors, f"{path}.podSelectors")
+        errors = super().check(path)
         errors += resource_list_errors(self.resources, f"{path}.resources")
         for name, threshold in (
             ("imbalanceThreshold", self.imbalance_threshold),
@@ -84,8 +68,7 @@ class FragmentationAware(BalancePlugin):
         args = self._args
         if args.paused:
             return
-        selector = args.node_selector
-        selected = [node for node in nodes if selector is None or selector.matches(node.labels)]
+        selected = args.selected(nodes)
         table = FitTable(selected)
         for row, node in enumerate(selected):
             await yield_to_loop()
@@ -96,10 +79,7 @@ class FragmentationAware(BalancePlugin):
             if best is None or self._handle.evictor.pre_eviction_filter(best) is not None:
                 continue
             reason = f"fragmentation reduction: stdBefore={before:.4f} stdAfter={after:.4f} gain={before - after:.4f}"
-            if args.dry_run:
-                self._handle.evictor.pretend(best, reason)
-            else:
-                await self._handle.evictor.evict(best, reason)
+            await self._handle.evictor.evict(best, reason, dry_run=args.dry_run)
 
     def _best(self, node: NodeRecord, row: int, before: float, table: FitTable) -> tuple[PodRecord | None, float]:
         """The pod without which the node is most even, and the imbalance then; the first of equal ones."""
@@ -117,9 +97,7 @@ class FragmentationAware(BalancePlugin):
 
     def _evictable(self, pod: PodRecord, row: int, table: FitTable) -> bool:
         args = self._args
-        if not considered(pod, args.evictable_namespaces, args.pod_selectors):
-            return False
-        if self._handle.evictor.filter(pod) is not None:
+        if not args.considers(pod) or self._handle.evictor.filter(pod) is not None:
             return False
         if not args.node_fit:
             return True

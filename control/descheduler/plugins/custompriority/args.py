@@ -8,14 +8,8 @@ from typing import Final
 import msgspec
 
 from control.component.errors import duplicate, invalid, required, unsupported
-from control.descheduler.config.selection import (
-    NamespaceRule,
-    PodSelectorRule,
-    namespace_errors,
-    pod_selector_errors,
-)
 from control.descheduler.config.selectors import selector_errors
-from control.descheduler.framework.plugin import PluginArgs
+from control.descheduler.plugins.selectionargs import SelectionArgs
 from koordlet.api.meta import LabelSelector
 
 BEST_EFFORT: Final = "BestEffort"
@@ -34,23 +28,15 @@ class EvictionClass(msgspec.Struct, rename="camel"):
     """A target node that would exceed it in any listed resource takes no pod."""
 
 
-class CustomPriorityArgs(PluginArgs):
+class CustomPriorityArgs(SelectionArgs):
     """Arguments of CustomPriority."""
 
-    paused: bool = False
-    dry_run: bool = False
     auto_cordon: bool = False
-    evictable_namespaces: NamespaceRule | None = None
-    node_selector: LabelSelector | None = None
-    pod_selectors: list[PodSelectorRule] = msgspec.field(default_factory=list)
-    node_fit: bool = True
     eviction_order: list[EvictionClass] = msgspec.field(default_factory=list)
     mode: str = BEST_EFFORT
 
     def check(self, path: str) -> list[str]:
-        errors = namespace_errors(self.evictable_namespaces, f"{path}.evictableNamespaces")
-        errors += selector_errors(self.node_selector, f"{path}.nodeSelector")
-        errors += pod_selector_errors(self.pod_selectors, f"{path}.podSelectors")
+        errors = super().check(path)
         errors += [
             required(f"{path}.podSelectors[{index}].name")
             for index, rule in enumerate(self.pod_selectors)

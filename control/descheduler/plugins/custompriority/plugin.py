@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from control.descheduler.config.selection import considered
 from control.descheduler.framework.handle import PluginHandle
 from control.descheduler.framework.plugin import BalancePlugin
 from control.descheduler.plugins.custompriority.args import DRAIN_NODE, CustomPriorityArgs, EvictionClass
@@ -38,8 +37,7 @@ class CustomPriority(BalancePlugin):
         args = self._args
         if args.paused:
             return
-        selector = args.node_selector
-        classes = self._classes([node for node in nodes if selector is None or selector.matches(node.labels)])
+        classes = self._classes(args.selected(nodes))
         for index, (source, members) in enumerate(classes[:-1]):
             later = [(node, eviction_class) for eviction_class, targets in classes[index + 1 :] for node in targets]
             targets = TargetNodes(later, node_fit=args.node_fit)
@@ -64,13 +62,8 @@ class CustomPriority(BalancePlugin):
 
     def _pods(self, node: NodeRecord) -> list[PodRecord]:
         """The pods that may go, smallest first. Requests are those of the regular containers."""
-        args = self._args
-        pods = [
-            pod
-            for pod in node.living_pods()
-            if considered(pod, args.evictable_namespaces, args.pod_selectors)
-            and self._handle.evictor.filter(pod) is None
-        ]
+        args, evictor = self._args, self._handle.evictor
+        pods = [pod for pod in node.living_pods() if args.considers(pod) and evictor.filter(pod) is None]
         return sorted(pods, key=lambda pod: (*_container_requests(pod), pod.namespace, pod.name))
 
     async def _relieve(self, node: NodeRecord, source: EvictionClass, targets: TargetNodes) -> None:
@@ -109,10 +102,7 @@ class CustomPriority(BalancePlugin):
                 return
 
     async def _evict(self, pod: PodRecord, reason: str) -> bool:
-        if self._args.dry_run:
-            self._handle.evictor.pretend(pod, reason)
-            return True
-        return await self._handle.evictor.evict(pod, reason)
+        return await self._handle.evictor.evict(pod, reason, dry_run=self._args.dry_run)
 
     async def _cordon(self, node: str, unschedulable: bool) -> bool:
         """Set or reset `spec.unschedulable`; a failure is only logged."""

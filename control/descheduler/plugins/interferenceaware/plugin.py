@@ -117,13 +117,9 @@ class InterferenceMoves(BalancePlugin):
     async def _evict(self, lasting: LastingDelay, pod: PodRecord, reason: str) -> bool:
         """Record the move, then request it."""
         keys, evictor = (lasting.node, _workload(pod)), self._handle.evictor
-        if self._args.dry_run:
-            evictor.pretend(pod, reason)
+        if self._args.dry_run or self._handle.dry_run:
             self._moves.add(keys)
-            return True
-        if self._handle.dry_run:
-            self._moves.add(keys)
-            return await evictor.evict(pod, reason)
+            return await evictor.evict(pod, reason, dry_run=self._args.dry_run)
         before = await self._moves.record(keys)
         if await evictor.evict(pod, reason):
             return True

@@ -9,14 +9,8 @@ from typing import Final
 import msgspec
 
 from control.component.errors import invalid
-from control.descheduler.config.selection import (
-    NamespaceRule,
-    PodSelectorRule,
-    namespace_errors,
-    pod_selector_errors,
-)
 from control.descheduler.config.selectors import selector_errors
-from control.descheduler.framework.plugin import PluginArgs
+from control.descheduler.plugins.selectionargs import SelectionArgs
 from koordlet.api.encoding.times import Duration
 from koordlet.api.meta import LabelSelector
 
@@ -67,17 +61,11 @@ class NodePoolArgs(msgspec.Struct, rename="camel"):
     anomaly_condition: AnomalyCondition | None = None
 
 
-class LowNodeLoadArgs(PluginArgs):
+class LowNodeLoadArgs(SelectionArgs):
     """Arguments of LowNodeLoad."""
 
-    paused: bool = False
-    dry_run: bool = False
     number_of_nodes: int = 0
     node_metric_expiration_seconds: int = 180
-    evictable_namespaces: NamespaceRule | None = None
-    node_selector: LabelSelector | None = None
-    pod_selectors: list[PodSelectorRule] = msgspec.field(default_factory=list)
-    node_fit: bool = True
     use_deviation_thresholds: bool = False
     high_thresholds: Percentages = msgspec.field(default_factory=dict)
     low_thresholds: Percentages = msgspec.field(default_factory=dict)
@@ -99,9 +87,7 @@ class LowNodeLoadArgs(PluginArgs):
         if self.node_metric_expiration_seconds <= 0:
             seconds = self.node_metric_expiration_seconds
             errors.append(invalid(f"{path}.nodeMetricExpirationSeconds", seconds, "must be greater than 0"))
-        errors += namespace_errors(self.evictable_namespaces, f"{path}.evictableNamespaces")
-        errors += selector_errors(self.node_selector, f"{path}.nodeSelector")
-        errors += pod_selector_errors(self.pod_selectors, f"{path}.podSelectors")
+        errors += super().check(path)
         first, *further = self.pools()
         errors += first.condition.errors(f"{path}.anomalyCondition")
         errors += _threshold_errors(first, path)

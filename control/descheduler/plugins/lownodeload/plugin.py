@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from control.descheduler.config.selection import considered
 from control.descheduler.framework.fit import Amounts
 from control.descheduler.framework.handle import PluginHandle
 from control.descheduler.framework.order import node_score
@@ -129,15 +128,12 @@ class LowNodeLoad(BalancePlugin):
         return (
             current is not None
             and current.node == pod.node
-            and considered(current, self._args.evictable_namespaces, self._args.pod_selectors)
+            and self._args.considers(current)
             and self._handle.evictor.filter(current) is None
         )
 
     async def _evict(self, pod: PodRecord, reason: str) -> bool:
-        if self._args.dry_run:
-            self._handle.evictor.pretend(pod, reason)
-            return True
-        return await self._handle.evictor.evict(pod, reason)
+        return await self._handle.evictor.evict(pod, reason, dry_run=self._args.dry_run)
 
 
 def _rule(pool: NodePool, *, preview: bool) -> AnomalyRule:
