@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from control.scheduler.config.args import DeviceShareArgs, NodeNUMAResourceArgs
-from control.scheduler.cycle.cycle import Cycle
-from control.scheduler.cycle.placement import Placement
 from control.scheduler.plugins.defaultpreemption.plugin import DefaultPreemption
 from control.scheduler.plugins.deviceshare import DeviceShare
 from control.scheduler.plugins.nodenumaresource import NodeNUMAResource
 from control.scheduler.plugins.noderesourcesfit import NodeResourcesFit
-from control.scheduler.state.pods import PodInfo
 from koordlet.api import names
 from koordlet.api.core import Node, Pod
 from koordlet.api.crs.device import Device
 from koordlet.api.crs.topology import NodeResourceTopology
 from koordlet.api.encoding import wire
 from koordlet.app.gates import FeatureGates
-from tests.control.scheduler.build import Cluster, node, pod
-from tests.control.scheduler.plugins.quotaworld import HeldObjects
-from tests.control.scheduler.toys import cycle_of
+from tests.control.scheduler.build import node, pod
+from tests.control.scheduler.plugins.pluginworld import PluginWorld
 
 POINTS = {
     "preFilter": ("NodeNUMAResource", "DeviceShare"),
@@ -106,8 +99,10 @@ def with_devices(
     return pod(annotations=annotations, **extra, **more)
 
 
-class DeviceWorld:
-    """Nodes with devices, and the pods that the API server has."""
+class DeviceWorld(PluginWorld):
+    """Nodes with devices."""
+
+    points, registry = POINTS, REGISTRY
 
     def __init__(
         self,
@@ -116,44 +111,20 @@ class DeviceWorld:
         topologies: Sequence[NodeResourceTopology] = (),
         gates: FeatureGates | None = None,
     ) -> None:
-        self.gates = gates
-        self.nodes = [member for member, _ in nodes]
-        self.devices = {
-            device_object.metadata.name: device_object for _, device_object in nodes if device_object is not None
-        }
+        self.devices = {reported.metadata.name: reported for _, reported in nodes if reported is not None}
         self.topologies = topologies
-        self.args = {"DeviceShare": args, "NodeNUMAResource": NodeNUMAResourceArgs()}
-        self.pods: dict[str, Pod] = {}
-        """By uid: bound pods."""
-        self.evicted: list[str] = []
-        self.start()
+        plugin_args = {"DeviceShare": args, "NodeNUMAResource": NodeNUMAResourceArgs()}
+        super().__init__([member for member, _ in nodes], plugin_args, gates)
 
     def start(self) -> None:
-        """A new process: all that it knows comes from the API server."""
-        self.objects = HeldObjects()
-        self.cluster = Cluster(*self.nodes)
-        self.cluster.use(objects=self.objects, evictor=self, gates=self.gates)
-        self.cycle: Cycle = cycle_of(self.cluster, POINTS, REGISTRY, args=self.args)
+        super().start()
         plugin = self.cycle.framework.plugins["DeviceShare"]
         assert isinstance(plugin, DeviceShare)
         self.plugin = plugin
-        for stored in self.pods.values():
-            self.cycle.cache.set_pod(stored)
         for reported in self.devices.values():
             self.report(reported)
         for topology in self.topologies:
             self.objects.informer(NodeResourceTopology).put(topology)
-
-    # VictimEvictor
-
-    def evict(self, victims: Sequence[PodInfo], *, by: PodInfo, message: str) -> None:
-        self.evicted += [victim.name for victim in victims]
-
-    def clear_nominations(self, pods: Sequence[PodInfo]) -> None:
-        assert not pods
-
-    def evicting_for(self, uid: str) -> bool:
-        return False
 
     def report(self, reported: Device) -> None:
         self.devices[reported.metadata.name] = reported
@@ -162,33 +133,6 @@ class DeviceWorld:
     def forget(self, name: str) -> None:
         """The Device object is deleted."""
         self.objects.informer(Device).remove(self.devices.pop(name))
-
-    def place(self, pod: Pod) -> Placement:
-        return self.cycle.place(self.cluster.info(pod))
-
-    def prepared(self, placement: Placement) -> Pod:
-        """The pod as PreBind leaves it, without a node."""
-        copied: Pod = wire.convert(wire.to_builtins(placement.pod.pod), Pod)
-        for plugin in self.cycle.framework.plugins.values():
-            if plugin.name in POINTS["preBind"]:
-                status = asyncio.run(plugin.pre_bind(placement.state, placement.pod, placement.row, copied))
-                assert status.ok
-        return copied
-
-    def bind(self, placement: Placement) -> Pod:
-        """PreBind and the binding succeed, and the API server's version comes back."""
-        copied = self.prepared(placement)
-        bound = msgspec.structs.replace(copied, spec=msgspec.structs.replace(copied.spec, node_name=placement.node))
-        self.add(bound)
-        return bound
-
-    def add(self, bound: Pod) -> PodInfo | None:
-        self.pods[bound.metadata.uid] = bound
-        return self.cycle.cache.set_pod(bound)
-
-    def remove(self, uid: str) -> None:
-        del self.pods[uid]
-        self.cycle.cache.remove_pod(uid)
 
     def run(self, pod: Pod) -> dict[str, Any]:
         """Schedule and bind a pod: its device-allocated."""

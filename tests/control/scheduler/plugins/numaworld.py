@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from control.scheduler.config.args import NodeNUMAResourceArgs
-from control.scheduler.cycle.cycle import Cycle
-from control.scheduler.cycle.placement import Placement
 from control.scheduler.plugins.defaultpreemption.plugin import DefaultPreemption
 from control.scheduler.plugins.nodenumaresource import NodeNUMAResource
 from control.scheduler.plugins.noderesourcesfit import NodeResourcesFit
-from control.scheduler.state.pods import PodInfo
 from koordlet.api import names
 from koordlet.api.core import Node, Pod
 from koordlet.api.crs.topology import NodeResourceTopology
 from koordlet.api.encoding import wire
-from tests.control.scheduler.build import Cluster, node, pod
-from tests.control.scheduler.plugins.quotaworld import HeldObjects
-from tests.control.scheduler.toys import cycle_of
+from tests.control.scheduler.build import node, pod
+from tests.control.scheduler.plugins.pluginworld import PluginWorld
 
 POINTS = {
     "preFilter": ("NodeNUMAResource",),
@@ -101,73 +94,27 @@ def lsr(cpu: str, *, spec: Mapping[str, str] | None = None, numa: Mapping[str, s
     return pod(cpu=cpu, labels=labels, annotations=annotations, priority=more.pop("priority", 9000), **more)
 
 
-class NumaWorld:
-    """Nodes with topologies, and the pods that the API server has."""
+class NumaWorld(PluginWorld):
+    """Nodes with topologies."""
+
+    points, registry = POINTS, REGISTRY
 
     def __init__(
         self, *nodes: tuple[Node, NodeResourceTopology | None], args: NodeNUMAResourceArgs | None = None
     ) -> None:
-        self.nodes = nodes
-        self.evicted: list[str] = []
-        """Names of pods."""
-        self.args = args
-        self.pods: dict[str, Pod] = {}
-        """By uid: bound pods."""
-        self.start()
+        self.topologies = [reported for _, reported in nodes if reported is not None]
+        super().__init__([member for member, _ in nodes], {"NodeNUMAResource": args})
 
     def start(self) -> None:
-        """A new process: all that it knows comes from the API server."""
-        self.objects = HeldObjects()
-        self.cluster = Cluster(*(member for member, _ in self.nodes))
-        self.cluster.use(objects=self.objects, evictor=self)
-        self.cycle: Cycle = cycle_of(self.cluster, POINTS, REGISTRY, args={"NodeNUMAResource": self.args})
+        super().start()
         plugin = self.cycle.framework.plugins["NodeNUMAResource"]
         assert isinstance(plugin, NodeNUMAResource)
         self.plugin = plugin
-        for stored in self.pods.values():
-            self.cycle.cache.set_pod(stored)
-        for _, reported in self.nodes:
-            if reported is not None:
-                self.report(reported)
-
-    # VictimEvictor
-
-    def evict(self, victims: Sequence[PodInfo], *, by: PodInfo, message: str) -> None:
-        self.evicted += [victim.name for victim in victims]
-
-    def clear_nominations(self, pods: Sequence[PodInfo]) -> None:
-        assert not pods
-
-    def evicting_for(self, uid: str) -> bool:
-        return False
+        for reported in self.topologies:
+            self.report(reported)
 
     def report(self, reported: NodeResourceTopology) -> None:
         self.objects.informer(NodeResourceTopology).put(reported)
-
-    def place(self, pod: Pod) -> Placement:
-        return self.cycle.place(self.cluster.info(pod))
-
-    def prepared(self, placement: Placement) -> Pod:
-        """The pod as PreBind leaves it, without a node."""
-        copied: Pod = wire.convert(wire.to_builtins(placement.pod.pod), Pod)
-        status = asyncio.run(self.plugin.pre_bind(placement.state, placement.pod, placement.row, copied))
-        assert status.ok
-        return copied
-
-    def bind(self, placement: Placement) -> Pod:
-        """PreBind and the binding succeed, and the API server's version comes back."""
-        copied = self.prepared(placement)
-        bound = msgspec.structs.replace(copied, spec=msgspec.structs.replace(copied.spec, node_name=placement.node))
-        self.add(bound)
-        return bound
-
-    def add(self, bound: Pod) -> PodInfo | None:
-        self.pods[bound.metadata.uid] = bound
-        return self.cycle.cache.set_pod(bound)
-
-    def remove(self, uid: str) -> None:
-        del self.pods[uid]
-        self.cycle.cache.remove_pod(uid)
 
     def run(self, pod: Pod) -> dict[str, Any]:
         """Schedule and bind a pod: its resource-status."""

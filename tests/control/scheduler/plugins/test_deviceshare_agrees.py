@@ -23,6 +23,7 @@ from koordlet.api.encoding import wire
 from tests.control.scheduler.build import node
 from tests.control.scheduler.plain import devices as plain
 from tests.control.scheduler.plugins.deviceworld import ALLOCATABLE, DeviceWorld, device, gpu, rdma, with_devices
+from tests.control.scheduler.plugins.pluginworld import STEPS
 
 SIZE = 1000
 """gpu-memory of a GPU."""
@@ -219,18 +220,6 @@ class TemplateWorld(DeviceWorld):
         self.objects.informer(ConfigMap).put(wire.convert(body, ConfigMap))
 
 
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(
-            ("place", "place", "place", "place", "designate", "short", "delete", "restart", "kill before bind", "kill")
-        ),
-        st.integers(0, 7),
-    ),
-    min_size=4,
-    max_size=14,
-)
-
-
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.data(), st.lists(machines(), min_size=1, max_size=3), STEPS, st.booleans())
 def test_device_share_agrees_with_its_plain_form(
@@ -242,11 +231,9 @@ def test_device_share_agrees_with_its_plain_form(
     kinds = data.draw(st.lists(needs(), min_size=1, max_size=3))
     for number, (step, at) in enumerate(steps):
         if step == "delete":
-            if world.pods:
-                uid = sorted(world.pods)[at % len(world.pods)]
-                world.remove(uid)
-                for machine in nodes:
-                    machine.pods.pop(uid, None)
+            uid = world.remove_one(at)
+            for machine in nodes:
+                machine.pods.pop(uid, None)
         elif step == "restart":
             world.start()
         else:

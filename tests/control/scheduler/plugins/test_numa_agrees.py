@@ -24,6 +24,7 @@ from tests.control.numa.plainsearch import PlainCPU
 from tests.control.scheduler.build import node, pod
 from tests.control.scheduler.plain import numa as plain
 from tests.control.scheduler.plugins.numaworld import NumaWorld, detail, lsr, topology
+from tests.control.scheduler.plugins.pluginworld import STEPS
 
 SHAPES = st.sampled_from([(1, 1, 3, 2), (1, 2, 2, 2), (2, 1, 3, 1), (2, 2, 2, 2), (1, 3, 2, 2)])
 KIB = 1024
@@ -157,18 +158,6 @@ def args(most: bool) -> NodeNUMAResourceArgs:
     return NodeNUMAResourceArgs(scoring_strategy=node_strategy)
 
 
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(
-            ("place", "place", "place", "place", "designate", "short", "delete", "restart", "kill before bind", "kill")
-        ),
-        st.integers(0, 7),
-    ),
-    min_size=4,
-    max_size=14,
-)
-
-
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.data(), st.lists(plain_nodes(), min_size=1, max_size=3), STEPS, st.booleans())
 def test_node_numa_resource_agrees_with_its_plain_form(
@@ -181,11 +170,9 @@ def test_node_numa_resource_agrees_with_its_plain_form(
     kinds = data.draw(st.lists(plain_pods(), min_size=1, max_size=3))
     for number, (step, at) in enumerate(steps):
         if step == "delete":
-            if world.pods:
-                uid = sorted(world.pods)[at % len(world.pods)]
-                world.remove(uid)
-                for machine in nodes:
-                    machine.pods.pop(uid, None)
+            uid = world.remove_one(at)
+            for machine in nodes:
+                machine.pods.pop(uid, None)
         elif step == "restart":
             world.start()
         else:
