@@ -1,7 +1,8 @@
 """The lock of a node on which a vendor's device plugin works for one pod at a time (spec 06 §3.10).
 
 It is an annotation of the Node. The vendor's plugin removes it when the pod's devices are attached. A lock that is old,
-or whose pod is gone, is taken over.
+or whose pod is gone, is taken over. The vendors' format has the pod's name only, so the UID is remembered: otherwise a
+tenant would keep a lock by a new pod of the same name that waits for ever.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class NodeLocks:
         self._pods = None if handle.objects is None else handle.objects.informer(Pod)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By node: one pod after another."""
+        self._taken: dict[str, tuple[str, str]] = {}
+        """By node: the lock that this process has written last, and the UID of its pod."""
 
     async def take(self, node: str, key: str, pod: PodInfo) -> PluginStatus:
         """Lock the node for the pod, with the annotation `key`."""
@@ -43,7 +46,7 @@ class NodeLocks:
                 try:
                     live = await client.get(Node, node)
                     lock = vendor_lock(live.metadata.annotations, key)
-                    if lock is not None and self._held(lock, pod):
+                    if lock is not None and self._held(node, lock, pod):
                         return unschedulable(f'node "{node}" has been locked')
                     mine = VendorLock(Time.from_unix(self._handle.clock.now()), pod.namespace, pod.name)
                     changed = {"resourceVersion": live.metadata.resource_version, "annotations": {key: str(mine)}}
@@ -52,13 +55,18 @@ class NodeLocks:
                     continue
                 except (KubeError, WireError) as failure:
                     return error(f"lock of node {node}: {failure}")
+                self._taken[node] = str(mine), pod.uid
                 return SUCCESS
         return error(f"lock of node {node}: it changed in each of {MAX_ATTEMPTS} attempts")
 
-    def _held(self, lock: VendorLock, pod: PodInfo) -> bool:
+    def _held(self, node: str, lock: VendorLock, pod: PodInfo) -> bool:
         """Whether another pod works with it."""
         if (lock.namespace, lock.name) == (pod.namespace, pod.name):
             return False
         if lock.expired(Time.from_unix(self._handle.clock.now())):
             return False
-        return self._pods is None or self._pods.get(f"{lock.namespace}/{lock.name}") is not None
+        if self._pods is None:
+            return True
+        holder = self._pods.get(f"{lock.namespace}/{lock.name}")
+        written, uid = self._taken.get(node, ("", ""))
+        return holder is not None and (written != str(lock) or holder.metadata.uid == uid)

@@ -17,6 +17,7 @@ from control.scheduler.state.pods import Shapes
 from koordlet.api import names
 from koordlet.api.core import Node, Pod
 from koordlet.api.encoding import wire
+from koordlet.api.meta import ObjectMeta
 from koordlet.app.clock import SYSTEM_CLOCK
 from tests.control.scheduler.build import pod
 from tests.control.scheduler.plugins.deviceworld import ALLOCATABLE, device, gpu
@@ -104,10 +105,34 @@ async def test_which_locks_hold(world: Any, text: str | None, reason: str) -> No
     assert now == text if reason else now.endswith(",default,mine")
 
 
+class OneNode:
+    """A client that knows one Node."""
+
+    def __init__(self) -> None:
+        self.annotations: dict[str, str] = {}
+
+    async def get(self, kind: type, name: str) -> Node:
+        return Node(metadata=ObjectMeta(name=name, annotations=self.annotations))
+
+    async def patch(self, kind: type, name: str, *, body: Any) -> None:
+        self.annotations = body["metadata"]["annotations"]
+
+
+async def test_another_pod_of_the_same_name_holds_no_lock() -> None:
+    known = {"default/first": pod("first")}
+    objects = SimpleNamespace(informer=lambda kind: known)
+    handle: Any = SimpleNamespace(client=OneNode(), clock=SYSTEM_CLOCK, objects=objects)
+    locks, second = NodeLocks(handle), Shapes().info(pod("second"))
+    assert (await locks.take("n1", LOCK, Shapes().info(known["default/first"]))).ok
+    assert not (await locks.take("n1", LOCK, second)).ok
+    known["default/first"] = pod("first")
+    assert (await locks.take("n1", LOCK, second)).ok
+
+
 async def test_one_of_many_attempts_at_once_gets_the_lock(world: Any) -> None:
     await world.node("n1")
     pods = [Shapes().info(pod(f"p{number}")) for number in range(8)]
-    known = {waiting.key: waiting for waiting in pods}
+    known = {waiting.key: waiting.pod for waiting in pods}
 
     def process() -> NodeLocks:
         objects = SimpleNamespace(informer=lambda kind: known)
