@@ -1,7 +1,7 @@
 """Reduces the JSON of a pod that is much longer than ordinary ones to a bounded size, before it is decoded. Pure.
 
 Kubernetes 1.35 accepts more than 25,000 containers in a pod, and lists and maps of any length in 1.5 MiB; decoded they
-take up to ten times that memory in koordlet, for each pod of a node. No runtime starts so many containers: of a long
+take up to ten times that memory in koordlet, for each pod of a node. No runtime starts as many containers: of a long
 pod only the first containers are known, and only the fields that koordlet reads. The cgroup of the whole pod is managed
 like any other.
 """
