@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from control.scheduler.config.shipped import configuration
 from koordlet.api.core import Pod
 from koordlet.app.http import HttpServer
 from tests.ports import free_port
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[4]
 
@@ -76,6 +80,43 @@ async def begin(tmp: Path, kubeconfig: Path, extender: str = "", *flags: str) ->
         cwd=ROOT, env={**os.environ, "HOME": "/nonexistent"},
     )  # fmt: skip
     return Life(process, port)
+
+
+async def survive_kills(
+    world: Any,
+    held: Callable[[], Awaitable[Mapping[str, Sized]]],
+    known: Callable[[Life], Awaitable[bool]],
+    kills: Sequence[int],
+    total: int,
+    rejection: str,
+) -> None:
+    """Schedulers that are killed when so many pods (`kills`) are bound; the next one binds the rest, `total` in all.
+
+    `held`: node -> what its bound pods hold. `known`: whether the scheduler's pages say the same. One pod finds no
+    room, for a reason that matches `rejection`, until another pod is deleted.
+    """
+
+    async def bound(least: int) -> bool:
+        return sum(map(len, (await held()).values())) >= least
+
+    for least in kills:
+        life = await begin(world.tmp, world.server.kubeconfig_path)
+        try:
+            await until(partial(bound, least))
+        finally:
+            await life.kill()
+    life = await begin(world.tmp, world.server.kubeconfig_path)
+    try:
+        await until(lambda: bound(total))
+        await until(lambda: known(life))
+        waiting = next(name for name, node in (await world.placed()).items() if not node)
+        await until(lambda: world.condition(waiting))
+        assert re.search(rejection, await world.condition(waiting))
+        await world.delete_pod(next(name for name, node in (await world.placed()).items() if node == "n1"))
+        await until(lambda: bound(total))
+        await until(lambda: known(life))
+    finally:
+        assert await life.end() == 0
 
 
 @dataclass

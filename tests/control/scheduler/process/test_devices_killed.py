@@ -10,7 +10,7 @@ from koordlet.api import names
 from koordlet.api.core import Pod
 from koordlet.api.encoding import wire
 from tests.control.scheduler.plugins.deviceworld import ALLOCATABLE, device, machine
-from tests.control.scheduler.process.lives import Life, begin
+from tests.control.scheduler.process.lives import Life, survive_kills
 
 DEVICES = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
 NODES = ("n1", "n2")
@@ -47,7 +47,7 @@ async def known(world: Any, life: Life) -> bool:
     return shown == expected
 
 
-async def test_no_device_is_given_twice_across_kills(world: Any, until: Any) -> None:
+async def test_no_device_is_given_twice_across_kills(world: Any) -> None:
     extra = {key.replace("__", "/").replace("_", "-"): amount for key, amount in ALLOCATABLE.items()}
     for name in NODES:
         await world.node(name, cpu="64", resources=extra)
@@ -55,24 +55,6 @@ async def test_no_device_is_given_twice_across_kills(world: Any, until: Any) -> 
     for number in range(9):
         await world.pod(f"p{number:02d}", cpu="1", requests={"nvidia.com/gpu": "2"})
 
-    async def bound(least: int) -> bool:
-        return sum(map(len, (await held(world)).values())) >= least
-
-    for least in (2, 5):
-        life = await begin(world.tmp, world.server.kubeconfig_path)
-        try:
-            await until(lambda least=least: bound(least))
-        finally:
-            await life.kill()
-    life = await begin(world.tmp, world.server.kubeconfig_path)
-    try:
-        await until(lambda: bound(8))
-        await until(lambda: known(world, life))
-        waiting = next(name for name, node in (await world.placed()).items() if not node)
-        await until(lambda: world.condition(waiting))
-        assert "2 Insufficient GPU Devices" in await world.condition(waiting)
-        await world.delete_pod(next(name for name, node in (await world.placed()).items() if node == "n1"))
-        await until(lambda: bound(8))
-        await until(lambda: known(world, life))
-    finally:
-        assert await life.end() == 0
+    await survive_kills(
+        world, lambda: held(world), lambda life: known(world, life), (2, 5), 8, "2 Insufficient GPU Devices"
+    )

@@ -9,7 +9,7 @@ from koordlet.api.core import Pod
 from koordlet.api.cpus import parse_cpus
 from koordlet.api.encoding import wire
 from tests.control.scheduler.plugins.numaworld import topology
-from tests.control.scheduler.process.lives import Life, begin
+from tests.control.scheduler.process.lives import Life, survive_kills
 
 STATUS = "scheduling.koordinator.sh/resource-status"
 TOPOLOGIES = "/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies"
@@ -43,7 +43,7 @@ async def known(world: Any, life: Life) -> bool:
     return True
 
 
-async def test_no_cpu_is_given_twice_across_kills(world: Any, until: Any) -> None:
+async def test_no_cpu_is_given_twice_across_kills(world: Any) -> None:
     for name in NODES:
         await world.node(name, cpu="16")
         body = wire.to_builtins(topology(name, (2, 1, 4, 2), memory="8Gi"))
@@ -53,26 +53,5 @@ async def test_no_cpu_is_given_twice_across_kills(world: Any, until: Any) -> Non
         labels = {"koordinator.sh/qosClass": "LSR"}
         await world.pod(f"p{number:02d}", cpu="2", labels=labels, annotations=annotations)
 
-    async def bound(least: int) -> bool:
-        return sum(map(len, (await held(world)).values())) >= least
-
-    for least in (2, 6):
-        life = await begin(world.tmp, world.server.kubeconfig_path)
-        try:
-            await until(lambda least=least: bound(least))
-        finally:
-            await life.kill()
-    life = await begin(world.tmp, world.server.kubeconfig_path)
-    try:
-        await until(lambda: bound(16))
-        await until(lambda: known(world, life))
-        waiting = next(name for name, node in (await world.placed()).items() if not node)
-        await until(lambda: world.condition(waiting))
-        assert "not enough cpus available to satisfy request" in await world.condition(waiting) or (
-            "Insufficient cpu" in await world.condition(waiting)
-        )
-        await world.delete_pod(next(name for name, node in (await world.placed()).items() if node == "n1"))
-        await until(lambda: bound(16))
-        await until(lambda: known(world, life))
-    finally:
-        assert await life.end() == 0
+    rejection = "not enough cpus available to satisfy request|Insufficient cpu"
+    await survive_kills(world, lambda: held(world), lambda life: known(world, life), (2, 6), 16, rejection)
