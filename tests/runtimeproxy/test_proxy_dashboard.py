@@ -50,25 +50,15 @@ async def test_every_query_has_data(proxy: ProxyProcess, containerd: Containerd,
     rules = tmp_path / "none.yaml"
     rules.write_text("groups: []\n")
     target = int(proxy.pages.rpartition(":")[2])
-    prometheus = Prometheus("koord-runtime-proxy", target, "/metrics", rules, free_port(), tmp_path)
-    waiting = {where: expr for where, expr in QUERIES.items() if not any(name in expr for name in MAY_BE_EMPTY)}
-    try:
-        async with CriClient(str(proxy.socket)) as client:
-            await client.run_pod_sandbox(sandbox_config(containerd.cgroup_parent(), name="one"))
-            for _ in range(600):
-                for where, expr in list(waiting.items()):
-                    answer = await asyncio.to_thread(prometheus.get, "query", query=expr)
-                    if answer is not None and answer["result"]:
-                        del waiting[where]
-                if not waiting:
-                    break
-                await asyncio.sleep(0.2)
-            assert not waiting, "no data"
-            for expr in QUERIES.values():
-                assert await asyncio.to_thread(prometheus.get, "query", query=expr) is not None, "is a valid query"
-    finally:
-        prometheus.process.terminate()
-        await asyncio.to_thread(prometheus.process.wait, 120)
+    fed = {where: expr for where, expr in QUERIES.items() if not any(name in expr for name in MAY_BE_EMPTY)}
+    async with (
+        Prometheus("koord-runtime-proxy", target, "/metrics", rules, free_port(), tmp_path) as prometheus,
+        CriClient(str(proxy.socket)) as client,
+    ):
+        await client.run_pod_sandbox(sandbox_config(containerd.cgroup_parent(), name="one"))
+        await prometheus.wait_for_data(fed, lambda: asyncio.sleep(0.2))
+        for expr in QUERIES.values():
+            assert await asyncio.to_thread(prometheus.get, "query", query=expr) is not None, "is a valid query"
 
 
 def test_exceptions_are_needed() -> None:

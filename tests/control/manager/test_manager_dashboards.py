@@ -8,12 +8,12 @@ refused, and a key of the configuration is bad.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from control.manager import manifests
 from koordlet.api.crs.nodemetric import NodeMetric
@@ -88,45 +88,13 @@ async def test_every_query_has_data_and_every_rule_is_evaluated(
     await _live(cluster, until)
     await _queued_job(cluster)
     target = running.manager.pages["metrics"].port
-    prometheus = Prometheus("koord-manager", target, "/all-metrics", RULES, free_port(), tmp_path)
-    waiting = {where: expr for where, expr in queries().items() if not any(name in expr for name in MAY_BE_EMPTY)}
-    number = 0
-
-    async def query_prometheus(path: str, **parameters: str) -> Any:
-        return await asyncio.to_thread(prometheus.get, path, **parameters)
-
-    async def answered() -> bool:
-        nonlocal number
-        number += 1
-        await _pods(cluster, number)
-        for where, expr in list(waiting.items()):
-            series = await query_prometheus("query", query=expr)
-            if series is not None and series["result"]:
-                del waiting[where]
-        return not waiting
-
-    try:
-        try:
-            await until(answered, 180)
-        except TimeoutError:
-            pass  # message below
-        assert not waiting, "no data"
+    fed = {where: expr for where, expr in queries().items() if not any(name in expr for name in MAY_BE_EMPTY)}
+    numbers = itertools.count(1)
+    async with Prometheus("koord-manager", target, "/all-metrics", RULES, free_port(), tmp_path) as prometheus:
+        await prometheus.wait_for_data(fed, lambda: _pods(cluster, next(numbers)))
         for expr in queries().values():
-            assert await query_prometheus("query", query=expr) is not None, "is a valid query"
-        every = {rule["alert"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]}
-
-        async def evaluated() -> Any:
-            rules = [rule for group in (await query_prometheus("rules"))["groups"] for rule in group["rules"]]
-            return rules if all(rule["health"] != "unknown" for rule in rules) else None
-
-        rules = await until(evaluated, 180)
-        assert {rule["name"]: rule.get("lastError") for rule in rules if rule["health"] != "ok"} == {}
-        assert {rule["name"] for rule in rules} == every
-        raised = [alert for alert in (await query_prometheus("alerts"))["alerts"] if alert["state"] == "firing"]
-        assert {alert["labels"]["alertname"] for alert in raised} <= EXCUSED
-    finally:
-        prometheus.process.terminate()
-        await asyncio.to_thread(prometheus.process.wait, 120)
+            assert await asyncio.to_thread(prometheus.get, "query", query=expr) is not None, "is a valid query"
+        assert await prometheus.firing_alerts() <= EXCUSED
 
 
 def test_exceptions_are_needed() -> None:

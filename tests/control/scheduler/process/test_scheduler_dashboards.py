@@ -6,11 +6,11 @@ A query must be understood, and must have data. Meanwhile pods come and go, and 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.ports import free_port
 from tests.scraping import Prometheus, queries
@@ -32,9 +32,7 @@ async def _churn(world: Any, number: int) -> None:
             await world.delete_pod(f"p{number - 1}-{at}")
 
 
-async def test_every_query_has_data_and_every_rule_is_evaluated(
-    world: Any, scheduler: Any, until: Any, tmp_path: Path
-) -> None:
+async def test_every_query_has_data_and_every_rule_is_evaluated(world: Any, scheduler: Any, tmp_path: Path) -> None:
     await world.node("n1", cpu="2")
     await world.node("n2", cpu="2")
     running = await scheduler()
@@ -56,41 +54,12 @@ async def test_every_query_has_data_and_every_rule_is_evaluated(
             "spec": {**reservation, "ttl": "1h"},
         },
     )
-    prometheus = Prometheus("koord-scheduler", running.port, "/metrics", RULES, free_port(), tmp_path)
-    every = queries(DASHBOARD, VARIABLES)
-    waiting, number = dict(every), 0
+    numbers = itertools.count()
 
-    async def ask(path: str, **parameters: str) -> Any:
-        return await asyncio.to_thread(prometheus.get, path, **parameters)
-
-    async def answered() -> bool:
-        nonlocal number
-        await _churn(world, number)
-        number += 1
+    async def churn() -> None:
+        await _churn(world, next(numbers))
         await asyncio.sleep(0.5)  # a round a scrape or so, not fifty
-        for where, expr in list(waiting.items()):
-            reply = await ask("query", query=expr)
-            if reply is not None and reply["result"]:
-                del waiting[where]
-        return not waiting
 
-    try:
-        try:
-            await until(answered, 180)
-        except TimeoutError:
-            pass  # said below
-        assert not waiting, "no data"
-        named = {rule["alert"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]}
-
-        async def evaluated() -> Any:
-            rules = [rule for group in (await ask("rules"))["groups"] for rule in group["rules"]]
-            return rules if all(rule["health"] != "unknown" for rule in rules) else None
-
-        rules = await until(evaluated, 180)
-        assert {rule["name"]: rule.get("lastError") for rule in rules if rule["health"] != "ok"} == {}
-        assert {rule["name"] for rule in rules} == named
-        raised = [alert for alert in (await ask("alerts"))["alerts"] if alert["state"] == "firing"]
-        assert raised == []
-    finally:
-        prometheus.process.terminate()
-        await asyncio.to_thread(prometheus.process.wait, 120)
+    async with Prometheus("koord-scheduler", running.port, "/metrics", RULES, free_port(), tmp_path) as prometheus:
+        await prometheus.wait_for_data(queries(DASHBOARD, VARIABLES), churn)
+        assert await prometheus.firing_alerts() == set()
