@@ -90,7 +90,7 @@ async def survive_kills(
     total: int,
     rejection: str,
 ) -> None:
-    """Schedulers that are killed when so many pods (`kills`) are bound; the next one binds the rest, `total` in all.
+    """Schedulers that are killed when `kills` pods are bound; the next one binds the rest, `total` in all.
 
     `held`: node -> what its bound pods hold. `known`: whether the scheduler's pages say the same. One pod finds no
     room, for a reason that matches `rejection`, until another pod is deleted.
