@@ -88,6 +88,7 @@ MAY_BE_EMPTY = {
     "koordlet_be_suppress_cpu_cores": "a strategy that suppresses",
     "koordlet_pod_eviction": "an eviction",
     "koordlet_audit_events_total": "gate AuditEvents",
+    "koordlet_resource_slice_reports_total": "gate ResourceSlices",
     "koordlet_node_gpu_used_core_ratio": "a GPU",
     "koordlet_node_gpu_used_memory_bytes": "a GPU",
     "koordlet_node_gpu_memory_bytes": "a GPU",
