@@ -6,7 +6,8 @@
  * reads the table.
  *
  * Each CPU has its own part of an open-addressed table and is its only writer, with preemption off: plain additions
- * suffice. A pair that finds no entry within PROBES counts as lost.
+ * suffice. A pair that finds no entry there within PROBES goes to the part that all CPUs share, where the program has
+ * one (CHARGE_SHARED), and counts as lost otherwise.
  */
 #pragma once
 
@@ -40,6 +41,11 @@ static __always_inline u32 culprit_hash(u64 key)
 	return hash ^ hash >> 15;
 }
 
+/* Charges a pair in the shared part; false if there is none or it is full. */
+#ifndef CHARGE_SHARED
+#define CHARGE_SHARED(key, ns) false
+#endif
+
 /* A new pair, or an entry that another pair holds. */
 OUT_OF_LINE int charge_probe(u32 base, u32 mask, struct culprit_lost *lost, u64 key, u64 ns)
 {
@@ -49,7 +55,7 @@ OUT_OF_LINE int charge_probe(u32 base, u32 mask, struct culprit_lost *lost, u64 
 	if (entry) {
 		entry->count++;
 		entry->ns += ns;
-	} else if (lost) {
+	} else if (!CHARGE_SHARED(key, ns) && lost) {
 		lost->count++;
 		lost->ns += ns;
 	}

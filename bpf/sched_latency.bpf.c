@@ -12,7 +12,8 @@
 //   - prev gets a stamp: its number of runs, its run_delay, and whether it was preempted.
 //   - next is the victim. It waited T - last_queued here, plus the growth of run_delay since its stamp (on CPUs that
 //     it was moved away from). Throttled time is subtracted; the rest is added to its cgroup's histogram and charged,
-//     slice by slice of the ring of recent runners of C, to its culprits.
+//     slice by slice of the ring of recent runners of C, to its culprits. The part before a move is charged by the ring
+//     of the CPU on which the task was preempted.
 //   - the ring records that next's cgroup runs from T on; consecutive runs of one cgroup are one slice.
 // The program does not run for every switch (it misses about one in a thousand on some virtual machines). A missed
 // switch is detected when prev is not the task that the ring records as running. Its wait and its slice are then
@@ -28,6 +29,8 @@
 //     clock, v5.19 to v6.5 in PELT's, which may tick slower, so it is scaled to the wait.
 #include "koord.bpf.h"
 
+int charge_shared(unsigned long long key, unsigned long long ns);
+#define CHARGE_SHARED charge_shared
 #include "sched_latency_core.h"
 #include "slots.bpf.h"
 
@@ -42,6 +45,27 @@ static __always_inline u32 cgroup_mask(void) { return settings.slots.cgroup_mask
 static __always_inline u32 matrix_mask(void) { return settings.matrix_mask; }
 static __always_inline struct culprit_entry *culprit_at(u32 i) { return bpf_map_lookup_elem(&matrix, &i); }
 static __always_inline struct cpu_state *cpu_at(u32 i) { return bpf_map_lookup_elem(&cpus, &i); }
+
+// Entries that are tried in the shared part: enough until it is three quarters full.
+#define SHARED_PROBES 64
+
+// Any CPU may add to an entry of the shared part. 1: charged, 0: it is full. Not static: checked by the verifier once.
+__noinline int charge_shared(u64 key, u64 ns)
+{
+	u32 base = settings.cpus * (matrix_mask() + 1);
+	struct culprit_entry *entry;
+	u32 i;
+
+	if (!settings.shared)
+		return 0;
+	i = claim_slot(culprit_key_at, base, culprit_hash(key), settings.shared - 1, SHARED_PROBES, key);
+	entry = i == NO_SLOT ? NULL : culprit_at(i);
+	if (!entry)
+		return 0;
+	__sync_fetch_and_add(&entry->count, 1);
+	__sync_fetch_and_add(&entry->ns, ns);
+	return 1;
+}
 
 static __always_inline struct slot_stats *stats_of(u32 cpu_id, u32 slot)
 {
@@ -151,7 +175,10 @@ static __always_inline void account(struct task_struct *task, u32 slot, struct s
 	}
 	if (throttled)
 		count_throttled(stats_of(cpu_id, slot), throttled);
-	if (before)
+	// A preempted task began to wait on the CPU that it left. One that was woken may have waited on any other.
+	if (before && preempted)
+		charge_slices(cpu_id, stamp->cpu, slot, stamp->clock_ns, stamp->clock_ns + before);
+	else if (before)
 		charge_slice(cpu_id, cpu, slot, special_slot(cgroup_mask(), SLOT_MOVED), before);
 	count_wait(stats_of(cpu_id, slot), here + before, preempted);
 	if (here)

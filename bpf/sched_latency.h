@@ -9,20 +9,22 @@
  *
  *   tags    [cgroups]               cgroup id that owns a slot, 0 = free; shared by all CPUs
  *   stats   [cpu][cgroups+SPECIALS] one struct slot_stats per slot
- *   matrix  [cpu][matrix]           the culprit matrix, see culprit_matrix.h
+ *   matrix  [cpu][matrix], [shared] the culprit matrix, see culprit_matrix.h
  *   cpus    [cpu]                   the recent runners of a CPU, and what was lost
  *   stamps  [stamps]                by pid: what a task's next run needs to know of its last one
  *
- * The first index is the CPU wherever a row is written on the hot path: nothing there is atomic.
+ * The first index is the CPU wherever a row is written on the hot path: nothing there is atomic. A pair that has no
+ * entry in the CPU's part of the matrix is charged in the shared part, atomically.
  */
 #pragma once
 
 #include "culprit_matrix.h"
 
-#define SCHED_LATENCY_VERSION 2
+#define SCHED_LATENCY_VERSION 3
 
-/* Slices of run time remembered per CPU: how far back a culprit can be named. */
-#define RING 32
+/* Slices of run time remembered per CPU: how far back a culprit can be named. More than the tasks that wait for one CPU
+ * at a load of 200 on two CPUs. */
+#define RING 128
 
 struct slot_stats {
 	u64 wakeup_hist[BUCKETS];
@@ -52,7 +54,7 @@ struct cpu_state {
 	u32 head;      /* ring[head] is the slice that runs now */
 	u32 pid;       /* the task that runs now */
 	struct slice ring[RING];
-}; /* 576 bytes */
+}; /* 2112 bytes */
 
 #define STAMP_PREEMPTED 1 /* the task left the CPU while it was runnable */
 #define STAMP_THROTTLE 2  /* throttle_base and pelt_base are set, for stamp.cpu */
@@ -76,5 +78,6 @@ struct sched_latency_config {
 	u32 matrix_mask; /* entries per CPU - 1 */
 	u32 stamp_mask;  /* entries - 1 */
 	u32 cpus;        /* possible CPUs */
-	u32 reserved[3];
+	u32 shared;      /* entries of the matrix that all CPUs share (power of two), or 0 */
+	u32 reserved[2];
 };

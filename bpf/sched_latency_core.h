@@ -11,6 +11,15 @@
 
 #include "sched_latency.h"
 
+/* A function that the verifier checks once instead of at every call. bcc inlines every function, and its loops grow. */
+#ifdef BCC
+#define GLOBAL static __always_inline
+#define LOOK_BACK 32
+#else
+#define GLOBAL __noinline
+#define LOOK_BACK RING
+#endif
+
 static __always_inline void count_throttled(struct slot_stats *stats, u64 ns)
 {
 	if (stats) {
@@ -50,17 +59,27 @@ static __always_inline void charge_slice(u32 cpu_id, struct cpu_state *cpu, u32 
 	charge(cpu_id * (mask + 1), mask, &cpu->matrix_lost, victim, culprit, ns);
 }
 
-/* The slices before the one that just ended, newest first, as far back as the wait began. */
-OUT_OF_LINE int charge_older(u32 cpu_id, struct cpu_state *cpu, u32 victim, u64 from, u64 end)
+static struct cpu_state *cpu_at(u32 i);
+
+/*
+ * Charge the part of a wait from `from` to `end` to the slices that `runner_cpu` had then, newest first. Another CPU
+ * may be writing its ring meanwhile: a slice that it overwrites may then be charged to the wrong slot.
+ */
+GLOBAL int charge_slices(u32 cpu_id, u32 runner_cpu, u32 victim, u64 from, u64 end)
 {
+	struct cpu_state *cpu = cpu_at(cpu_id), *runners = cpu_at(runner_cpu);
 	u32 i;
 
-	for (i = 1; i < RING; i++) {
-		struct slice *slice = &cpu->ring[(cpu->head - i) & (RING - 1)];
+	if (!cpu || !runners)
+		return 0;
+	for (i = 0; i < LOOK_BACK; i++) {
+		struct slice *slice = &runners->ring[(runners->head - i) & (RING - 1)];
 		u64 start = slice->start_ns;
 
-		if (start == 0 || start >= end)
+		if (start == 0)
 			break;
+		if (start >= end)
+			continue;
 		if (start < from)
 			start = from;
 		charge_slice(cpu_id, cpu, victim, slice->slot, end - start);
@@ -78,14 +97,10 @@ static __always_inline void charge_wait(u32 cpu_id, struct cpu_state *cpu, u32 v
 	struct slice *last = &cpu->ring[cpu->head & (RING - 1)];
 	u64 start = last->start_ns;
 
-	if (start && start <= from) {
+	if (start && start <= from)
 		charge_slice(cpu_id, cpu, victim, last->slot, now - from);
-	} else if (start && start <= now) {
-		charge_slice(cpu_id, cpu, victim, last->slot, now - start);
-		charge_older(cpu_id, cpu, victim, from, start);
-	} else {
-		charge_slice(cpu_id, cpu, victim, special_slot(cgroup_mask(), SLOT_OLDER), now - from);
-	}
+	else
+		charge_slices(cpu_id, cpu_id, victim, from, now);
 }
 
 /* From now on this slot runs here. If it ran before, its slice goes on. */

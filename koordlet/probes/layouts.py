@@ -47,8 +47,8 @@ CULPRIT_ENTRY: Final[np.dtype[Any]] = np.dtype([("key", "u8"), ("count", "u8"), 
 CULPRIT_LOST: Final[np.dtype[Any]] = np.dtype([("count", "u8"), ("ns", "u8")])
 
 # bpf/sched_latency.h
-SCHED_LATENCY_VERSION: Final = 2
-RING: Final = 32
+SCHED_LATENCY_VERSION: Final = 3
+RING: Final = 128
 SLOT_STATS: Final[np.dtype[Any]] = np.dtype(
     [
         ("wakeup_hist", "u8", 26),
@@ -73,7 +73,7 @@ CPU_STATE: Final[np.dtype[Any]] = np.dtype(
         ("missed", "u8"),
         ("head", "u4"),
         ("pid", "u4"),
-        ("ring", SLICE, 32),
+        ("ring", SLICE, 128),
     ]
 )
 STAMP_PREEMPTED: Final = 1
@@ -93,7 +93,14 @@ STAMP: Final[np.dtype[Any]] = np.dtype(
     ]
 )
 SCHED_LATENCY_CONFIG: Final[np.dtype[Any]] = np.dtype(
-    [("slots", SLOT_CONFIG), ("matrix_mask", "u4"), ("stamp_mask", "u4"), ("cpus", "u4"), ("reserved", "u4", 3)]
+    [
+        ("slots", SLOT_CONFIG),
+        ("matrix_mask", "u4"),
+        ("stamp_mask", "u4"),
+        ("cpus", "u4"),
+        ("shared", "u4"),
+        ("reserved", "u4", 2),
+    ]
 )
 
 # bpf/block_io.h

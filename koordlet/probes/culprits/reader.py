@@ -19,6 +19,10 @@ from koordlet.probes.columns import Ints
 from koordlet.probes.culprits.matrix import C, CulpritMatrix, Naming, SubjectTable
 from koordlet.probes.loading.mapped import map_array
 
+DRAIN_ABOVE = 0.5
+"""Part of the shared entries in use from which idle ones are freed. At three quarters the first pairs are lost."""
+LEAVING = np.uint64(1 << 32)
+"""The key of an entry that is being freed: no pair has it, and it is not free. `MatrixReading` sees 0."""
 ENTRIES_PER_PIECE = 8192
 """Entries processed at a time: arrays of 64 KB stay below malloc's mmap threshold, so their memory is reused instead of
 being mapped and cleared for each array (`koordlet.app.heap`)."""
@@ -110,11 +114,13 @@ class MatrixReading:
 
 
 class MatrixReader:
-    """The map ``matrix`` of a probe: `entries` of each CPU."""
+    """The map ``matrix`` of a probe: `entries` of each CPU, and `shared` of all."""
 
-    def __init__(self, maps: Mapping[str, int], cpus: int, entries: int) -> None:
-        self._table = map_array(maps["matrix"], "matrix", layouts.CULPRIT_ENTRY, cpus * entries)
-        self._cpus = cpus
+    def __init__(self, maps: Mapping[str, int], cpus: int, entries: int, shared: int = 0) -> None:
+        self._table = map_array(maps["matrix"], "matrix", layouts.CULPRIT_ENTRY, cpus * entries + shared)
+        self._shared = self._table[cpus * entries :]
+        self._before: npt.NDArray[np.uint32] | None = None
+        """The lower halves of all times at the previous call of `drain`, while the table is full."""
 
     def read(self, source: str, slot_keys: Callable[[], Ints]) -> MatrixReading:
         """A copy of the entries. Reads them before it calls `slot_keys`, so that every slot in them has a key."""
@@ -135,21 +141,34 @@ class MatrixReader:
         pieces = (
             self._table[begin : begin + ENTRIES_PER_PIECE] for begin in range(0, len(self._table), ENTRIES_PER_PIECE)
         )
-        entries = ((piece["key"].astype(np.int64), piece["ns"].astype(np.int64)) for piece in pieces)
+        entries = ((piece["key"].astype(np.uint32), piece["ns"].astype(np.int64)) for piece in pieces)
         return SubjectTable.of_entries(slot_keys, entries, naming)
-
-    def fullest_cpu(self) -> int:
-        """Used entries of the CPU that has most of them."""
-        return int((self._table["key"] != 0).reshape(self._cpus, -1).sum(axis=1).max())
 
     def forget(self, slots: npt.NDArray[np.intp]) -> None:
         """Free the entries of these slots."""
         key = self._table["key"].astype(np.uint32)
         victim, culprit = _slots(key)
-        stale = (key != 0) & (np.isin(victim, slots) | np.isin(culprit, slots))
-        # The figures before the key: the kernel may claim an entry as soon as its key is zero.
+        self._free((key != 0) & (np.isin(victim, slots) | np.isin(culprit, slots)))
+
+    def drain(self) -> int:
+        """Once more than `DRAIN_ABOVE` of the shared part is in use: free the entries, also of single CPUs, to which
+        nothing was added since the previous call. Returns their number.
+
+        Counters that add up entries see the figures of these pairs end, as those of a removed cgroup."""
+        if np.count_nonzero(self._shared["key"]) <= DRAIN_ABOVE * len(self._shared):
+            self._before = None
+            return 0
+        before, self._before = self._before, self._table["ns"].astype(np.uint32)
+        return 0 if before is None else self._free((self._table["key"] != 0) & (before == self._before))
+
+    def _free(self, stale: npt.NDArray[np.bool_]) -> int:
+        """The kernel may be adding to these entries. So they leave their pair first, and by the time that all have, no
+        addition is under way any more; the figures before the key, because a free entry may be claimed at once."""
+        entries = np.flatnonzero(stale)
+        self._table["key"][entries] = LEAVING
         for name in ("count", "ns", "key"):
-            self._table[name][stale] = 0
+            self._table[name][entries] = 0
+        return len(entries)
 
     @cached_property
     def _all_positions(self) -> npt.NDArray[np.int32]:

@@ -46,10 +46,6 @@ class SlotTable:
         """Slot -> key, special slots behind those of the cgroups; 0 = free."""
         return np.concatenate([self.tags.astype(np.int64), _ALL_SPECIAL_KEYS])
 
-    def used(self) -> int:
-        """The number of cgroups that have a slot."""
-        return int(np.count_nonzero(self.tags))
-
     def dead(self, live: Collection[int]) -> npt.NDArray[np.intp]:
         """Slots whose cgroup is not in `live` now and was not at the previous call.
 

@@ -37,6 +37,7 @@ def load(sizes: Sizes, cgroup_v2: bool, pin_dir: Path | None, python: Path = PYT
     """Raises `ProbeError` with the last line of the child's error output."""
     if pin_dir is None:
         raise ProbeError("needs a bpf file system to hand the tables over")
+    sizes = sizes.without_shared()
     script = SOURCE_DIR / "bcc" / "load.py"
     sources = sorted([*(SOURCE_DIR / name for name in SOURCES), *script.parent.iterdir()])
     with as_probe_error():

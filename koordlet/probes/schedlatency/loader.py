@@ -14,7 +14,7 @@ from koordlet.probes.loading.frame import load as load_build
 from koordlet.probes.loading.libbpf import ProgramStats
 from koordlet.probes.schedlatency.sizes import Sizes
 from koordlet.probes.schedlatency.snapshot import SchedLatencySnapshot, WaitTotals
-from koordlet.probes.schedlatency.tables import Occupancy, Tables
+from koordlet.probes.schedlatency.tables import Tables
 
 PROBE = "sched_latency"
 OBJECT = OBJECTS / f"{PROBE}.bpf.o"
@@ -69,10 +69,6 @@ class LoadedProbe:
     def reclaim(self, live: frozenset[int]) -> int:
         """See `Tables.reclaim`."""
         return self.tables.reclaim(live)
-
-    def occupancy(self) -> Occupancy:
-        """See `Tables.occupancy`."""
-        return self.tables.occupancy()
 
     def programs(self) -> list[ProgramStats]:
         """Run counts and times of the attached programs (zero unless kernel.bpf_stats_enabled)."""

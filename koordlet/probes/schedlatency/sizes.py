@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,30 +11,36 @@ from koordlet.probes.culprits.slots import SPECIALS
 
 MAX_CGROUPS = 16384
 """A slot must fit into 16 bits of a matrix key."""
-MATRIX_ENTRIES_SHARED = 131072
-"""24-byte entries in 3 MiB, shared by the CPUs."""
-MIN_MATRIX, MAX_MATRIX = 8192, 65536
+PAIRS = 131072
+"""Entries of the culprit matrix that all CPUs share: 3 MiB hold the pairs of 310 cgroups that all wait for each other
+while three quarters are in use."""
+OWN_ENTRIES = 65536
+"""Entries that the CPUs have for themselves, together."""
+MIN_MATRIX, MAX_MATRIX = 4096, 16384
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """All but `cpus` are powers of two. The tables take
-    ``8*cgroups + cpus*(512*(cgroups+16) + 24*matrix + 576) + 64*stamps`` bytes of kernel memory."""
+    ``8*cgroups + cpus*(512*(cgroups+16) + 24*matrix + 2112) + 24*shared + 64*stamps`` bytes of kernel memory."""
 
     cpus: int
     cgroups: int = 1024
     matrix: int = 0
-    """Pairs per CPU; 0 = an equal share of 3 MiB, at least 8192 and at most 65536 (two CPUs and 220 containers that all
-    wait for each other need 50,000)."""
+    """Pairs per CPU, charged without atomic operations; 0 = an equal share of `OWN_ENTRIES`, within `MIN_MATRIX` and
+    `MAX_MATRIX`."""
+    shared: int = PAIRS
+    """Pairs that found no entry in their CPU's part; 0: they are lost. Their number depends on the cgroups, not on the
+    CPUs."""
     stamps: int = 32768
 
     def __post_init__(self) -> None:
         if self.matrix == 0:
-            share = 1 << (MATRIX_ENTRIES_SHARED // max(1, self.cpus)).bit_length() - 1
+            share = 1 << (OWN_ENTRIES // max(1, self.cpus)).bit_length() - 1
             object.__setattr__(self, "matrix", min(MAX_MATRIX, max(MIN_MATRIX, share)))
-        for name in ("cgroups", "matrix", "stamps"):
+        for name in ("cgroups", "matrix", "shared", "stamps"):
             value = getattr(self, name)
-            if value < 2 or value & (value - 1):
+            if value & (value - 1) or (value < 2 and (name, value) != ("shared", 0)):
                 raise ValueError(f"{name}: {value} is not a power of two")
         if self.cgroups > MAX_CGROUPS:
             raise ValueError(f"cgroups: {self.cgroups} is more than {MAX_CGROUPS}")
@@ -46,12 +52,17 @@ class Sizes:
         """Slots of cgroups and special slots."""
         return self.cgroups + SPECIALS
 
+    def without_shared(self) -> Sizes:
+        """The same for a program without a shared part: its entries are divided among the CPUs."""
+        share = 1 << (self.matrix + self.shared // self.cpus).bit_length() - 1
+        return replace(self, matrix=share, shared=0)
+
     def entries(self) -> dict[str, int]:
         """Map name -> entries."""
         return {
             "tags": self.cgroups,
             "stats": self.cpus * self.slots,
-            "matrix": self.cpus * self.matrix,
+            "matrix": self.cpus * self.matrix + self.shared,
             "cpus": self.cpus,
             "stamps": self.stamps,
         }
@@ -63,4 +74,5 @@ class Sizes:
         config["matrix_mask"] = self.matrix - 1
         config["stamp_mask"] = self.stamps - 1
         config["cpus"] = self.cpus
+        config["shared"] = self.shared
         return config.tobytes()

@@ -35,16 +35,6 @@ _LOST = ("slot_lost", "unstamped", "backwards", "forgotten", "missed")
 
 
 @dataclass(frozen=True, slots=True)
-class Occupancy:
-    """How full the tables are: slots in use, and the matrix entries of the fullest CPU."""
-
-    cgroups: int
-    cgroups_max: int
-    matrix: int
-    matrix_max: int
-
-
-@dataclass(frozen=True, slots=True)
 class _SlotOrder:
     """The slots in use, grouped by key."""
 
@@ -73,7 +63,7 @@ class Tables:
         self._stats = mapped("stats", SLOT_STATS).reshape(sizes.cpus, sizes.slots)
         self._numbers = self._stats.view(np.int64).reshape(sizes.cpus, sizes.slots, -1)
         self._cpus = mapped("cpus", CPU_STATE)
-        self._matrix = MatrixReader(fds, sizes.cpus, sizes.matrix)
+        self._matrix = MatrixReader(fds, sizes.cpus, sizes.matrix, sizes.shared)
         self._order: _SlotOrder | None = None
 
     def read(self) -> SchedLatencySnapshot:
@@ -141,17 +131,15 @@ class Tables:
         """Everything charged so far by subject and culprit, without a copy of the matrix."""
         return self._matrix.by_subject(self._slots.keys(), naming)
 
-    def occupancy(self) -> Occupancy:
-        """How full the tables are now."""
-        return Occupancy(self._slots.used(), self.sizes.cgroups, self._matrix.fullest_cpu(), self.sizes.matrix)
-
     def reclaim(self, live: Collection[int]) -> int:
-        """Free the slots of dead cgroups (`SlotTable.dead`); returns their number."""
+        """Free the slots of dead cgroups (`SlotTable.dead`), and pairs without waits where they take up the room
+        (`MatrixReader.drain`); returns the number of slots."""
         slots = self._slots.dead(live)
         if len(slots):
             self._matrix.forget(slots)
             self._stats[:, slots] = 0
             self._slots.free(slots)
+        self._matrix.drain()
         return len(slots)
 
     def forget_runners(self) -> None:

@@ -26,7 +26,12 @@ FAMILIES = (
         "Time that the container waited while the culprit ran on the CPU.",
         (*CONTAINER, "qos", *CULPRIT),
     ),
-    internal("sched_latency_lost_total", "Observations lost because a BPF map was full, by map.", ("map",)),
+    internal(
+        "sched_latency_lost_total",
+        "Observations lost, by map: matrix=parts of waits without a culprit, as all pairs were taken; cgroups=runs of "
+        "a cgroup without a slot, counted together; stamps=tasks without a stamp (first sight), no time is lost.",
+        ("map",),
+    ),
     external(
         "mem_stall_seconds",
         "Time that one task was stalled on memory, all kinds of stall together.",

@@ -172,14 +172,16 @@ def test_the_top_culprits_are_by_victim_and_longest_first() -> None:
 
 
 class Table:
-    """A mapped table of `SIZE` entries on two CPUs."""
+    """A mapped table of `SIZE` entries on two CPUs; the last `shared` are those of all CPUs."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, table: dict[int, tuple[int, int, int, int]]) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, table: dict[int, tuple[int, int, int, int]], shared: int = 0
+    ) -> None:
         self.entries = np.zeros(SIZE, dtype=layouts.CULPRIT_ENTRY)
         for position, (victim, culprit, ns, count) in table.items():
             self.entries[position] = (victim + 1) << 16 | culprit + 1, count, ns
         monkeypatch.setattr("koordlet.probes.culprits.reader.map_array", lambda *_: self.entries)
-        self.reader = MatrixReader({"matrix": -1}, 2, SIZE // 2)
+        self.reader = MatrixReader({"matrix": -1}, 2, (SIZE - shared) // 2, shared)
 
 
 @pytest.mark.parametrize("used", [0, 3, 9, SIZE])
@@ -203,10 +205,21 @@ def test_the_slot_keys_are_read_after_the_entries(monkeypatch: pytest.MonkeyPatc
 
 def test_entries_of_freed_slots_are_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table(monkeypatch, {0: (0, 1, 5, 1), 3: (2, 1, 7, 2), 9: (0, 2, 1, 1)})
-    assert table.reader.fullest_cpu() == 2
     table.reader.forget(np.array([0]))
     assert as_dict(table.reader.read("bpf", lambda: KEYS).matrix()) == {(600, 500): (7, 2)}
     assert table.entries["key"].tolist().count(0) == SIZE - 1
+
+
+def test_idle_pairs_are_freed_once_half_of_the_shared_part_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, shared = {0: (0, 1, 5, 1)}, {position: (0, position, 5, 1) for position in range(SIZE - 4, SIZE)}
+    table = Table(monkeypatch, own | shared, shared=8)
+    assert [table.reader.drain() for _ in range(3)] == [0, 0, 0], "half of it is free"
+    table.entries[SIZE - 5] = 1 << 16 | 1, 1, 5
+    assert table.reader.drain() == 0, "all may be in use"
+    table.entries["ns"][[0, SIZE - 1]] += 1
+    assert table.reader.drain() == 4
+    assert np.flatnonzero(table.entries["key"]).tolist() == [0, SIZE - 1]
+    assert table.entries["ns"].sum() == 12 and table.entries["count"].sum() == 2
 
 
 many_keys = st.lists(st.integers(-6, 40) | st.integers(-3, 3).map(lambda n: n * HASH_BUCKETS), max_size=30)

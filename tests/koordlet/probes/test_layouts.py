@@ -38,7 +38,7 @@ def test_layouts_are_those_of_the_headers() -> None:
     [
         (layouts.SLOT_STATS, 512),
         (layouts.CULPRIT_ENTRY, 24),
-        (layouts.CPU_STATE, 576),
+        (layouts.CPU_STATE, 2112),
         (layouts.STAMP, 64),
         (layouts.IO_STATS, 1024),
         (layouts.IO_DEVICE, 800),
@@ -76,8 +76,8 @@ def test_names_are_those_of_the_enumerations() -> None:
 
 
 def test_settings_are_the_structures_of_the_headers() -> None:
-    sizes = Sizes(cpus=3, cgroups=64, matrix=128, stamps=256)
-    assert np.frombuffer(sizes.settings(cgroup_v2=True), "u4").tolist() == [1, 63, 127, 255, 3, 0, 0, 0]
+    sizes = Sizes(cpus=3, cgroups=64, matrix=128, shared=512, stamps=256)
+    assert np.frombuffer(sizes.settings(cgroup_v2=True), "u4").tolist() == [1, 63, 127, 255, 3, 512, 0, 0]
     io = IoSizes(cpus=2, pairs=64, matrix=128, bios=256, requests=512)
     assert np.frombuffer(io.settings(cgroup_v2=False), "u4").tolist() == [0, 63, 127, 255, 511, 0, 0, 0]
     net = NetSizes(cpus=2, owners=64, matrix=128).settings(True, preempt_count=-8)
@@ -88,6 +88,14 @@ def test_special_keys_have_names_and_cgroup_ids_have_none() -> None:
     assert [key_name(SPECIAL_KEYS[name]) for name in SPECIAL_NAMES] == list(SPECIAL_NAMES)
     assert key_name(1) is None
     assert key_name(-SPECIALS) is None
+
+
+@pytest.mark.parametrize("cpus", [1, 2, 5, 64])
+def test_without_a_shared_part_there_are_as_many_entries_as_fit(cpus: int) -> None:
+    entries = Sizes(cpus).entries()["matrix"]
+    divided = Sizes(cpus).without_shared()
+    assert divided.shared == 0
+    assert entries / 2 < divided.entries()["matrix"] <= entries
 
 
 @pytest.mark.parametrize("wrong", [{"cgroups": 1000}, {"cgroups": 1 << 15}, {"stamps": 1}, {"cpus": 0}], ids=str)

@@ -12,9 +12,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from koordlet.probes.culprits.slots import SPECIAL_KEYS
+from koordlet.probes.layouts import CULPRIT_ENTRY
 from koordlet.probes.loading import libbpf
 from koordlet.probes.loading.bpffs import READY
 from koordlet.probes.loading.frame import ProbeError
@@ -22,6 +24,7 @@ from koordlet.probes.openprobes import FIRST, STARTING, ProbeSet, begin_probes
 from koordlet.probes.schedlatency import loader
 from koordlet.probes.schedlatency.sizes import Sizes
 from koordlet.probes.schedlatency.snapshot import diff
+from koordlet.system.cgroup.tree import cgroup_id
 from koordlet.system.host import Host
 from koordlet.system.kernel import Feature
 from tests.koordlet.probes.opening import loaded_sched_latency, open_probes
@@ -39,6 +42,16 @@ probes = begin_probes(Host(Roots.host()), sys.argv[1], Path(sys.argv[2]), sizes=
 while probes.open_next() is not None:
     pass
 print(probes.status, flush=True)
+time.sleep(600)
+"""
+
+YIELDING_CROWD = """
+for path in {paths}:
+    if not os.fork():
+        open(path, "w").write("0")
+        os.sched_setaffinity(0, {{0}})
+        while True:
+            os.sched_yield()
 time.sleep(600)
 """
 
@@ -171,7 +184,7 @@ def test_a_loader_killed_half_way_is_finished_by_the_next(
 def test_full_tables_report_what_they_lose(
     kernel_host: Host, pin_dir: Path, wanted: str, sizes: Sizes, group: Callable[[str], Any]
 ) -> None:
-    probes = open_probes(kernel_host, wanted, pin_dir, sizes=replace(sizes, cgroups=2, matrix=2))
+    probes = open_probes(kernel_host, wanted, pin_dir, sizes=replace(sizes, cgroups=2, matrix=2, shared=2))
     assert probes.sched_latency is not None
     for i in range(4):
         group(f"g{i}").run("while True: time.sleep(0.002)")
@@ -186,6 +199,34 @@ def test_full_tables_report_what_they_lose(
     assert lost.slot_lost > 0
     assert lost.matrix_lost_count > 0 and lost.matrix_lost_ns > 0
     assert seen.row(SPECIAL_KEYS["overflow"]) is not None, "waits of the nameless must still be counted"
+
+
+def test_more_pairs_than_a_cpu_has_entries_lose_nothing(
+    kernel_host: Host, sizes: Sizes, group: Callable[[str], Any]
+) -> None:
+    """280 groups wait for each other on one CPU: more pairs than a table of 65,536 entries holds, in 4 MiB."""
+    assert sizes.entries()["matrix"] * CULPRIT_ENTRY.itemsize <= 4 << 20 or sizes.cpus > 4
+    crowd = group("crowd")
+    crowd.cgroup.write("cpu", *(("cpu.weight", 10_000) if crowd.version == 2 else ("cpu.shares", 262_144)))
+    paths = [crowd.path / str(number) for number in range(280)]
+    for path in paths:
+        path.mkdir()
+    ids = [cgroup_id(path) for path in paths]
+    source = loader.load_core(sizes, kernel_host.facts.cgroup_version == 2, None)
+    try:
+        crowd.run(YIELDING_CROWD.format(paths=[str(path / "cgroup.procs") for path in paths]), cpu=1)
+        end = time.monotonic() + 120
+        while True:
+            matrix = source.read_matrix().matrix()
+            pairs = np.isin(matrix.victim, ids) & np.isin(matrix.culprit, ids)
+            if np.count_nonzero(pairs) > 65_536 or time.monotonic() > end:
+                break
+            time.sleep(0.1)
+        lost = source.read().lost
+    finally:
+        source.close(keep=False)
+    assert np.count_nonzero(pairs) > 65_536
+    assert (lost.matrix_lost_count, lost.matrix_lost_ns) == (0, 0)
 
 
 def test_without_bpffs_it_counts_unpinned_with_a_reason(kernel_host: Host, tmp_path: Path, sizes: Sizes) -> None:
