@@ -41,7 +41,9 @@ for name in kube-apiserver kube-controller-manager kube-scheduler kubelet kube-p
 done
 base=k8s.io/component-base/version
 # The checksum database lacks some patch releases of the staging modules; all other modules are verified by it.
-(cd "$place/src" && GONOSUMDB=k8s.io GOFLAGS=-mod=mod CGO_ENABLED=0 go build -o ../bin/ -ldflags \
+# Without debugging information, which the linker would drop, and with fewer garbage collections, compiling takes three
+# quarters of the CPU time.
+(cd "$place/src" && GOGC=400 GONOSUMDB=k8s.io GOFLAGS=-mod=mod CGO_ENABLED=0 go build -gcflags=all=-dwarf=false -o ../bin/ -ldflags \
   "-s -w -X $base.gitVersion=$version -X $base.gitMajor=1 -X $base.gitMinor=${minor#v1.}" $commands)
 rm -f "$place"/.built-*
 touch "$stamp"
