@@ -9,11 +9,11 @@ like any other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import islice
 from typing import Final
 
 import msgspec
 
+from koordlet.api import names
 from koordlet.api.encoding.nesting import shallow
 
 LONG_BYTES: Final = 64 << 10
@@ -29,6 +29,8 @@ _SHORT_BYTES: Final = 256
 _UNREAD: Final = frozenset(("managedFields", "ephemeralContainers", "ephemeralContainerStatuses", "affinity"))
 _CONTAINER: Final = frozenset(("name", "resources", "restartPolicy"))
 _STATUS: Final = frozenset(("name", "containerID", "state"))
+_READ_KEYS: Final = frozenset(value for value in vars(names).values() if isinstance(value, str))
+"""Labels and resources that koordlet may read: with 256 others, a pod would otherwise hide its QoS class or limits."""
 _KINDS: Final = (("containers", "containerStatuses"), ("initContainers", "initContainerStatuses"))
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LIST: Final = msgspec.json.Decoder(list[msgspec.Raw])
@@ -103,7 +105,7 @@ def _chosen(elements: Iterable[msgspec.Raw], fields: frozenset[str], items: int)
 
 
 def _cut(value: msgspec.Raw, items: int) -> msgspec.Raw:
-    """At most `items` entries of each list and map in the value."""
+    """At most `items` entries of each list and map in the value, and those with keys that koordlet reads."""
     view = memoryview(value)
     if len(view) <= _SHORT_BYTES:
         return value
@@ -111,7 +113,9 @@ def _cut(value: msgspec.Raw, items: int) -> msgspec.Raw:
     if start == b"[":
         return _raw([_cut(each, items) for each in _LIST.decode(value)[:items]])
     if start == b"{":
-        return _raw({key: _cut(each, items) for key, each in islice(_OBJECT.decode(value).items(), items)})
+        entries = _OBJECT.decode(value)
+        keys = {*list(entries)[:items], *(entries.keys() & _READ_KEYS)}
+        return _raw({key: _cut(each, items) for key, each in entries.items() if key in keys})
     return value
 
 

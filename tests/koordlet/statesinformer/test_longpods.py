@@ -95,6 +95,18 @@ def test_what_koordlet_reads_of_a_long_pod_stays() -> None:
     assert kept == whole
 
 
+def test_many_labels_and_resources_hide_none_that_koordlet_reads() -> None:
+    own = {"cpu": "1", "kubernetes.io/batch-cpu": "1k"}
+    resources = {kind: {f"a.example/{index}": "0" for index in range(500)} | own for kind in ("limits", "requests")}
+    labels = {f"a{index}": "x" * 63 for index in range(5000)} | {"koordinator.sh/qosClass": "BE"}
+    short, _ = reduced(pod({"containers": containers(20, resources=resources)}, labels=labels))
+    kept = read(short)
+    assert kept.metadata.labels["koordinator.sh/qosClass"] == "BE"
+    for container in kept.spec.containers:
+        assert container.resources.limits.keys() >= own.keys()
+        assert container.resources.requests.keys() >= own.keys()
+
+
 @pytest.mark.parametrize(
     "text", [b"{", b"[]", b'{"metadata":7}', b'{"spec":{"containers":[7]}}', b'{"metadata":"\xff"}']
 )
