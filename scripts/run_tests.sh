@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Lint, the documentation site and every test, in five groups selected by pytest markers (pyproject.toml). Arguments go to pytest.
 #   guest    boots a virtual machine; it keeps little more than one CPU busy, so lint, docs, pure and tools run beside it, niced
-#   pure     needs neither root nor a kernel feature
+#   pure     needs neither root nor a kernel feature; tests/control runs beside the rest and tools
 #   tools    runs containerd, dockerd, Prometheus, kubectl
 #   machine  drives this machine's kernel or a whole cluster; runs alone, because many of its tests measure time
-#   kubernetes  installs everything on a real Kubernetes, which is built beside guest, pure and tools, with the lowest priority
+#   kubernetes  installs everything on a real Kubernetes, which is built beside all others, only while a CPU is idle
 # A test marked `timing` that fails runs again (tests/conftest.py); every other failure counts at once.
 # Exit status 1: something failed; 5: the arguments select no test at all.
 set -uo pipefail
@@ -15,7 +15,7 @@ HEAVY="kernel or e2e or guest or kubernetes"
 logs=build/tests
 KUBERNETES=v1.35
 LONG="embedded_suites chart kustomize api_server nodes faults" # of tests/kubernetes: only `make test-kubernetes` runs them, to stay below an hour
-failed=0 selected=0 niceness=0 guest="" build=""
+failed=0 selected=0 niceness=0 guest="" control="" build=""
 
 progress() { echo "run_tests: $*, after $SECONDS s"; }
 # timeout sends INT so that fixtures remove what they created; it would take 0 for no limit.
@@ -32,16 +32,23 @@ ended() { # GROUP STATUS
 }
 build_kubernetes() { # unless the arguments select none of its tests
   limited build/venv/bin/python -m pytest --collect-only -q -o cache_dir="$logs/cache-build" -m kubernetes "${@:-tests/kubernetes}" &&
-    limited tests/kubernetes/build.sh $KUBERNETES
+    limited chrt --idle 0 tests/kubernetes/build.sh $KUBERNETES
+}
+logged() { # GROUP PROCESS: waits for a group in the background and shows its output
+  progress "waiting for $1"
+  wait "$2"
+  local status=$?
+  cat "$logs/$1.log"
+  ended "$1" $status
 }
 stop_background() {
-  for group in $guest $build; do { kill -TERM -- "-$group" && wait "$group"; } 2>/dev/null; done
+  for group in $guest $control $build; do { kill -TERM -- "-$group" && wait "$group"; } 2>/dev/null; done
 }
 trap stop_background EXIT
 trap 'exit 130' INT TERM
 
 mkdir -p $logs
-set -m # guest and build get process groups, which are ended as a whole
+set -m # what runs in the background gets process groups, which are ended as a whole
 tests guest guest -s "$@" </dev/null >$logs/guest.log 2>&1 &
 guest=$!
 niceness=19
@@ -52,22 +59,25 @@ niceness=10
 progress "the guest boots and writes $logs/guest.log; lint, docs"
 limited make --no-print-directory lint || exit 1
 limited make --no-print-directory docs || failed=1
-tests pure "not ($HEAVY or runtime or kubectl)" "$@"
+set -m
+tests control "not ($HEAVY or runtime or kubectl)" --part=control "$@" </dev/null >$logs/control.log 2>&1 &
+control=$!
+set +m
+tests pure "not ($HEAVY or runtime or kubectl)" --part=rest "$@"
 ended pure $?
 tests tools "(runtime or kubectl) and not ($HEAVY)" "$@"
 ended tools $?
+logged control "$control"
+control=""
 niceness=0
-progress "waiting for the guest"
-wait "$guest"
-status=$? guest=""
-cat $logs/guest.log
-ended guest $status
+logged guest "$guest"
+guest=""
+tests machine "(kernel or e2e) and not (guest or kubernetes)" "$@"
+ended machine $?
 progress "waiting for the build of Kubernetes, which writes $logs/kubernetes-build.log"
 wait "$build"
 built=$? build=""
 progress "the build of Kubernetes ended with status $built"
-tests machine "(kernel or e2e) and not (guest or kubernetes)" "$@"
-ended machine $?
 if [ $built = 0 ]; then
   KOORD_KUBERNETES=$KUBERNETES limited tests/kubernetes/run.sh $(printf -- '--ignore=tests/kubernetes/test_%s.py ' $LONG) "${@:-tests/kubernetes}"
   built=$?

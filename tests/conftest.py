@@ -38,11 +38,16 @@ from tests.runtimes.fixtures import new_dockerd as new_dockerd
 CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "blkio", "pids", "net_cls", "perf_event", "io")
 OURS = re.compile(r"koord(?:ctl)?-?(?:test|bench|process)-(\d+)(?:-|$)")
 """Names of what tests and benches make, with the pid of who made it."""
+CONTROL = Path(__file__).parent / "control"
 BEGAN = time.time()
 _serial = itertools.count()
 # Times depend on what else the machine does.
 settings.register_profile("koord", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("koord")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", choices=("control", "rest"), help="select tests/control, or all others")
 
 
 gc.disable()  # until all tests are collected: collections of the growing heap took half of that time
@@ -53,8 +58,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()  # what was collected lives to the end
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A test marked `timing` shares its CPUs with other work: one failure may be that work's, two in a row may not."""
+    if part := config.getoption("--part"):
+        of_part: dict[bool, list[pytest.Item]] = {True: [], False: []}
+        for item in items:
+            of_part[(CONTROL in item.path.parents) == (part == "control")].append(item)
+        config.hook.pytest_deselected(items=of_part[False])
+        items[:] = of_part[True]
     for item in items:
         if item.get_closest_marker("timing"):
             item.add_marker(pytest.mark.flaky(reruns=1))
