@@ -94,7 +94,7 @@ def plain(tmp_path: Path) -> Iterator[Node]:
     made.ctl("down", "--purge")
 
 
-def test_a_node_survives_the_death_of_each_part_and_leaves_nothing(node: Node, tmp_path: Path) -> None:
+def test_a_node_survives_the_death_of_each_part_and_leaves_nothing(node: Node, other: Node, tmp_path: Path) -> None:
     output = node.up()
     assert all(f"✓ {name}: ready" in output for name in NAMES), output
     assert f"export KUBECONFIG={node.layout.admin_kubeconfig}" in output
@@ -106,14 +106,20 @@ def test_a_node_survives_the_death_of_each_part_and_leaves_nothing(node: Node, t
     output = node.up()
     assert all(f"✓ {name}: already runs" in output for name in NAMES), output
     assert node.parts() == first
+    output = other.ctl("up", "--port=0", status=1)
+    assert f"cgroup /kubepods exists already: it belongs to the node of {node.state_dir}" in output
+    assert f"koordctl down --state-dir {node.state_dir}" in output
 
     for name in NAMES:
         os.kill(first[name].pid, signal.SIGKILL)
         assert processes.wait_gone(first[name], 30)
         assert f"{name} " in node.ctl("status", status=1)
+        if name == "kubelet":
+            output = other.ctl("up", "--port=0", status=1)
+            assert f"the node of {node.state_dir}" in output, "its other parts run, and `up` would heal it"
         output = node.up()
         assert f"✓ {name}: ready" in output, output
-        assert all(f"✓ {other}: already runs" in output for other in NAMES if other != name), output
+        assert all(f"✓ {living}: already runs" in output for living in NAMES if living != name), output
         assert node.parts()[name] != first[name]
     again = node.kubectl.get("pod", "sleeper")
     assert again["status"]["phase"] == "Running"
@@ -180,19 +186,6 @@ def test_the_next_node_cleans_up_after_a_killed_one(node: Node, other: Node, tmp
     output = node.ctl("down", "--purge")
     assert all(f"{kind}: none" in output for kind in ("processes", "cgroups", "mounts", "pins", "files")), output
     assert not any(preflight.collect_facts(tmp_path, {}).kubepods)
-
-
-def test_a_second_node_is_refused(node: Node, other: Node) -> None:
-    node.up()
-    output = other.ctl("up", "--port=0", status=1)
-    assert f"cgroup /kubepods exists already: it belongs to the node of {node.state_dir}" in output
-    assert f"koordctl down --state-dir {node.state_dir}" in output
-    kubelet = node.parts()["kubelet"]
-    os.kill(kubelet.pid, signal.SIGKILL)
-    assert processes.wait_gone(kubelet, 30)
-    output = other.ctl("up", "--port=0", status=1)
-    assert f"the node of {node.state_dir}" in output, "its other parts run, and `up` would heal it"
-    assert "kubelet: ready" in node.up()
 
 
 def test_unmarked_cgroups_are_treated_as_a_real_kubelets(other: Node) -> None:
