@@ -56,7 +56,7 @@ suite settings 450 "$every::test_every_file_of_every_group_has_the_value_of_the_
 latency=$T/probes/test_sched_latency_kernel.py
 KOORD_TEST_PROBES=bcc suite bcc 450 \
   $latency::test_noisy_neighbour_is_named_and_the_wait_is_the_kernels \
-  $latency::test_quota_throttling_is_not_contention \
-  $latency::test_waiting_survives_a_move_to_another_cpu
+  $latency::test_all_waiting_is_charged_to_a_culprit \
+  $latency::test_quota_throttling_is_not_contention
 echo "guest: done $(cut -d. -f1 /proc/uptime) s after boot"
 exit $status
