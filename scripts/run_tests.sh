@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Lint, the documentation site and every test, in five groups selected by pytest markers (pyproject.toml). Arguments go to pytest.
-#   guest    boots a virtual machine; it keeps little more than one CPU busy, so lint, docs, pure and tools run beside it, niced
+#   guest    boots a virtual machine; it keeps little more than one CPU busy, so all but kubernetes run beside it
 #   pure     needs neither root nor a kernel feature; tests/control runs beside the rest and tools
 #   tools    runs containerd, dockerd, Prometheus, kubectl
-#   machine  drives this machine's kernel or a whole cluster; runs alone, because many of its tests measure time
+#   machine  drives this machine's kernel or a whole cluster, the cluster first: many later tests measure time, and the guest
+#            has ended by then, unless it had to be booted again
 #   kubernetes  installs everything on a real Kubernetes, which is built beside all others, only while a CPU is idle
 # A test marked `timing` that fails runs again (tests/conftest.py); every other failure counts at once.
 # Exit status 1: something failed; 5: the arguments select no test at all.
@@ -49,6 +50,7 @@ trap 'exit 130' INT TERM
 
 mkdir -p $logs
 set -m # what runs in the background gets process groups, which are ended as a whole
+niceness=5
 tests guest guest -s "$@" </dev/null >$logs/guest.log 2>&1 &
 guest=$!
 niceness=19
@@ -70,10 +72,10 @@ ended tools $?
 logged control "$control"
 control=""
 niceness=0
-logged guest "$guest"
-guest=""
 tests machine "(kernel or e2e) and not (guest or kubernetes)" "$@"
 ended machine $?
+logged guest "$guest"
+guest=""
 progress "waiting for the build of Kubernetes, which writes $logs/kubernetes-build.log"
 wait "$build"
 built=$? build=""

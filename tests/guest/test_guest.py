@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.guest, pytest.mark.timeout(0)]  # TIMEOUT_S is the lim
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITES = ("sched", "stalls", "cgroups", "settings", "bcc")
-TIMEOUT_S = 2000
+TIMEOUT_S = 2600
 BOOTS = 2
 TIMED_OUT = 124
 PYTHON_CACHE = ROOT / "build" / "guest" / "pycache"
