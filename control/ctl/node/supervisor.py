@@ -80,7 +80,7 @@ class Supervisor:
         process = processid.identify(child.pid)
         self._children[child.pid] = child
         if process is None:
-            raise CtlError(f"{part} ended immediately", self.tail(part))
+            raise CtlError(f"{part} ended while it was starting", self.tail(part))
         self._record(part, process, tuple(argv))
         return process
 
