@@ -52,11 +52,13 @@ suite cgroups 650 -k "not cgroupfs" \
 every=$T/process/test_every_setting.py
 suite settings 450 "$every::test_every_file_of_every_group_has_the_value_of_the_table[reserved-cpu]" \
   $every::test_a_stop_leaves_what_the_kubelet_had_set
-# Compiling takes more than a minute for each test here: those of what this variant reads in its own way.
+# Compiling takes minutes here; then the tests that hold the other variant to the kernel's own figures.
 latency=$T/probes/test_sched_latency_kernel.py
 KOORD_TEST_PROBES=bcc suite bcc 450 \
   $latency::test_noisy_neighbour_is_named_and_the_wait_is_the_kernels \
   $latency::test_all_waiting_is_charged_to_a_culprit \
-  $latency::test_quota_throttling_is_not_contention
+  $latency::test_quota_throttling_is_not_contention \
+  $latency::test_a_sleepers_waits_are_the_kernels_and_idle_cpus_are_culprits \
+  $latency::test_waiting_survives_a_move_to_another_cpu
 echo "guest: done $(cut -d. -f1 /proc/uptime) s after boot"
 exit $status
