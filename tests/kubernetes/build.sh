@@ -41,8 +41,8 @@ for name in kube-apiserver kube-controller-manager kube-scheduler kubelet kube-p
 done
 base=k8s.io/component-base/version
 # The checksum database lacks some patch releases of the staging modules; all other modules are verified by it.
-# Without debugging information, which the linker would drop, and with fewer garbage collections, compiling takes three
-# quarters of the CPU time.
+# Without debugging information, which the linker would drop, compiling takes a fifth less CPU time; with fewer garbage
+# collections it takes less again.
 (cd "$place/src" && GOGC=400 GONOSUMDB=k8s.io GOFLAGS=-mod=mod CGO_ENABLED=0 go build -gcflags=all=-dwarf=false -o ../bin/ -ldflags \
   "-s -w -X $base.gitVersion=$version -X $base.gitMajor=1 -X $base.gitMinor=${minor#v1.}" $commands)
 rm -f "$place"/.built-*
