@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
 /* Copyright The koordinator-py authors */
 /*
- * Open addressing with linear probing in BPF arrays. Each entry begins with a u64 key; key 0 marks a free entry.
+ * Open addressing in BPF arrays. Each entry begins with a u64 key; key 0 marks a free entry. The distance to the next
+ * entry tried grows by one each time (triangular numbers): keys in sequence would form long runs of used entries.
  *
  * `key_at` returns a pointer to the key of entry i, or NULL beyond the table. It is always inlined, so no indirect call
  * remains. `base` is the index of the table's first entry (a CPU's part of a per-CPU table, else 0); `mask` is the
@@ -20,7 +21,7 @@ static __always_inline u32 find_slot(u64 *(*key_at)(u32 i), u32 base, u32 hash, 
 	u32 n;
 
 	for (n = 0; n < probes; n++) {
-		u32 slot = base + ((hash + n) & mask);
+		u32 slot = base + ((hash += n) & mask);
 		u64 *entry = key_at(slot);
 
 		if (!entry)
@@ -37,7 +38,7 @@ static __always_inline u32 claim_slot(u64 *(*key_at)(u32 i), u32 base, u32 hash,
 	u32 n;
 
 	for (n = 0; n < probes; n++) {
-		u32 slot = base + ((hash + n) & mask);
+		u32 slot = base + ((hash += n) & mask);
 		u64 *entry = key_at(slot);
 		u64 seen;
 
