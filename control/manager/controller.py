@@ -9,7 +9,7 @@
 Controllers are constructed on every replica, before the caches start, and run on the leader only. `run` calls `watch`
 when the caches hold their first lists (`add_handler` calls `on_add` for the objects that exist already) and then
 processes one key at a time. A reconcile that raises is logged, counted and retried with back-off (5 ms doubling to
-1000 s, as client-go does); one that returns seconds is repeated after that time.
+1000 s, as client-go does); one that returns seconds is repeated after that time. Namespaces take turns.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from koordlet.app.loopslice import yield_to_loop
 from koordlet.app.metrics import MetricSet, counter, gauge, histogram
 from koordlet.app.periodic import is_cancelled
 from koordlet.kube import WorkQueue
+from koordlet.kube.turns import namespace_of
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
@@ -47,7 +48,9 @@ class ManagerController(ABC):
 
     def __init__(self, context: ManagerContext) -> None:
         self.context = context
-        self.queue: WorkQueue[str] = WorkQueue(self.name, clock=context.clock, registry=context.framework)
+        self.queue: WorkQueue[str] = WorkQueue(
+            self.name, share_of=namespace_of, clock=context.clock, registry=context.framework
+        )
         self._metrics = ControllerMetrics.of(context.framework)
 
     @abstractmethod

@@ -2,7 +2,8 @@
 
 An item is in the queue at most once, however often it is added. While it is being processed it is not returned again;
 if it was added meanwhile, it is queued again when `done` is called. Failed items return after a delay that grows per
-item (5 ms doubling to 1000 s), and not faster than the queue's overall limit (10/s, burst 100).
+item (5 ms doubling to 1000 s), and not faster than the queue's overall limit (10/s, burst 100). Unlike client-go's, a
+queue may be divided into shares that take turns.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from koordlet.app.periodic import is_cancelled
 from koordlet.app.tasks import end_tasks
 from koordlet.kube.metrics import QueueMetrics
 from koordlet.kube.ratelimit import TokenBucket
+from koordlet.kube.turns import Turns
 
 log = get_logger(__name__)
 K = TypeVar("K", bound=Hashable)
@@ -45,6 +47,7 @@ class WorkQueue(Generic[K]):
         max_delay: float = 1000.0,
         qps: float = 10.0,
         burst: int = 100,
+        share_of: Callable[[K], Hashable] = lambda _: None,
         clock: Clock = SYSTEM_CLOCK,
         registry: CollectorRegistry | None = None,
     ) -> None:
@@ -52,7 +55,7 @@ class WorkQueue(Generic[K]):
         self._max_delay = max_delay
         self._clock = clock
         self._bucket = TokenBucket(qps, burst, clock=clock)
-        self._ready: deque[K] = deque()
+        self._ready = Turns(share_of)
         self._dirty: dict[K, float] = {}  # queued, or to be queued again after processing -> time it was added
         self._working: dict[K, float] = {}
         self._failures: dict[K, int] = {}
@@ -126,7 +129,7 @@ class WorkQueue(Generic[K]):
                 if waiter.done() and not waiter.cancelled():
                     self._wake()  # woken and cancelled at once: wake another waiter for the item
                 raise
-        item = self._ready.popleft()
+        item = self._ready.pop()
         now = self._clock.monotonic()
         self._metrics.latency.labels(self.name).observe(now - self._dirty.pop(item))
         self._metrics.depth.labels(self.name).set(len(self._ready))
@@ -183,7 +186,7 @@ class WorkQueue(Generic[K]):
         return [now - started_at for started_at in self._working.values()]
 
     def _push(self, item: K) -> None:
-        self._ready.append(item)
+        self._ready.push(item)
         self._metrics.depth.labels(self.name).set(len(self._ready))
         self._wake()
 

@@ -43,6 +43,7 @@ from koordlet.api.meta import SelectorError
 from koordlet.app.logging import get_logger
 from koordlet.app.loopslice import yield_to_loop
 from koordlet.kube import ApiError, Conflict, KubeError, NotFound
+from koordlet.kube.turns import Turns
 
 log = get_logger(__name__)
 
@@ -54,7 +55,7 @@ BEHIND_S: Final = 0.2
 MAX_LISTED: Final = 1000
 """Units in the status of a Queue."""
 MAX_MESSAGES: Final = 50
-"""Messages of waiting units that one pass writes: they change with every admission."""
+"""Messages of waiting units that one pass writes: they change with every admission. Namespaces take turns."""
 MAX_ADMISSIONS: Final = 50
 """Jobs of one queue that a pass admits: a queue of many small jobs must not keep the next queues waiting."""
 NOT_STORED: Final = (400, 413, 422, 500)
@@ -138,16 +139,19 @@ class QueueController(ManagerController):
         waiting = self._waiting(units, queues)
         self._count(units, waiting)
         by_key = {unit.metadata.key: unit for unit in units}
-        budget = MAX_MESSAGES
+        messages = Turns[tuple[QueueUnit, str]](lambda each: each[0].metadata.namespace)
         orders = {name: _order(name, queues.get(name)) for name in waiting}
         for name in sorted(waiting, key=lambda each: (-orders[each].priority, each)):
             items, admitted = [], 0
             for verdict in admit(self._demand.forest, orders[name], waiting[name]):
-                budget -= await self._publish(by_key[verdict.job.key], queues.get(name), verdict, budget > 0)
+                unit = by_key[verdict.job.key]
                 if verdict.quota:
+                    await self._admit(unit, queues.get(name), verdict)
                     admitted += 1
                 else:
                     items.append(verdict)
+                    if (unit.status.phase, unit.status.message) != (ENQUEUED, verdict.message):
+                        messages.push((unit, verdict.message))
                 if admitted == MAX_ADMISSIONS:
                     self._demand.changed = True  # the rest follows in the next pass
                     break
@@ -159,6 +163,12 @@ class QueueController(ManagerController):
         for unit in units:
             if unit.status.phase == RESERVED and unit.metadata.uid not in self._refused:
                 await self._check(unit, queues.get(unit.spec.queue))
+        for number in range(len(messages)):
+            unit, message = messages.pop()
+            if number < MAX_MESSAGES:
+                await self._write(unit, phase=ENQUEUED, message=message, admissions=[], admissionChecks=[], quota="")
+            else:
+                self._demand.changed |= unit.status.phase != ENQUEUED  # written in a later pass
         self._measure(queues)
 
     # Reading
@@ -219,18 +229,8 @@ class QueueController(ManagerController):
 
     # Writing
 
-    async def _publish(self, unit: QueueUnit, queue: Queue | None, verdict: QueueVerdict, may_report: bool) -> bool:
-        """Write a verdict; returns whether a message was written."""
+    async def _admit(self, unit: QueueUnit, queue: Queue | None, verdict: QueueVerdict) -> None:
         now = self.context.clock.now()
-        if not verdict.quota:
-            enqueued = unit.status.phase == ENQUEUED
-            if (enqueued and unit.status.message == verdict.message) or not may_report:
-                self._demand.changed |= not enqueued  # written in a later pass
-                return False
-            await self._write(
-                unit, phase=ENQUEUED, message=verdict.message, admissions=[], admissionChecks=[], quota=""
-            )
-            return True
         checks = _checks(unit, queue)
         phase = RESERVED if checks else DEQUEUED
         written = await self._write(
@@ -246,7 +246,6 @@ class QueueController(ManagerController):
             self._counters.admissions.labels(self._label(unit)).inc()
             self._counters.wait_seconds.observe(max(now - verdict.job.created, 0.0))
             log.info("Admitted a queued job", unit=verdict.job.key, queue=unit.spec.queue, quota=verdict.quota)
-        return False
 
     async def _check(self, unit: QueueUnit, queue: Queue | None) -> None:
         """Dequeue a reserved unit whose checks have all passed."""
@@ -267,10 +266,11 @@ class QueueController(ManagerController):
                 unit.metadata.resource_version,
                 self.context.clock.monotonic() + REFUSED_RETRY_S,
             )
+            self._demand.changed = True  # the next pass is without it
             if error.status < 500:
                 self._demand.forest.drop_pod(f"job:{unit.metadata.uid}")
             else:  # it may have had its effect: the unit counts in this pass, and all are read before the next one
-                self._is_current, self._demand.changed = False, True
+                self._is_current = False
             log.warning("The status of a QueueUnit is refused", unit=unit.metadata.key, err=error)
             return False
         return True

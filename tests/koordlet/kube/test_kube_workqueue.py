@@ -1,6 +1,7 @@
 """The promises of the work queue, on virtual time."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -204,6 +205,40 @@ def test_nothing_added_is_ever_lost_and_nothing_is_worked_on_twice_at_once(steps
             queue.done(taken)
             await clock.advance(2000)
         assert not owed
+        await queue.shutdown()
+
+    asyncio.run(scenario())
+
+
+@given(st.lists(st.tuples(st.sampled_from(["add", "add", "get"]), st.integers(0, 3), st.integers(0, 9))))
+def test_shares_take_turns(steps: list[tuple[str, int, int]]) -> None:
+    """Items of one share are given out in order. Before an item, each other share gives at most one item for it and for
+    each item before it in its own share. A share without items is not kept."""
+
+    async def scenario() -> None:
+        queue: WorkQueue[tuple[int, int]] = WorkQueue(
+            "q", share_of=lambda item: item[0], clock=FakeClock(), registry=CollectorRegistry()
+        )
+        waiting: list[tuple[int, int]] = []
+        turns: dict[tuple[int, int], int] = {}
+        """How many items of its share an item waits for, with itself."""
+        foreign: dict[tuple[int, int], Counter[int]] = {}
+        for step, share, number in [*steps, *[("get", 0, 0)] * len(steps)]:
+            if step == "add" and (share, number) not in waiting:
+                queue.add((share, number))
+                waiting.append((share, number))
+                turns[share, number] = sum(each[0] == share for each in waiting)
+                foreign[share, number] = Counter()
+            elif step == "get" and waiting:
+                item = await queue.get()
+                queue.done(item)
+                assert item == next(each for each in waiting if each[0] == item[0])
+                waiting.remove(item)
+                for each in waiting:
+                    foreign[each][item[0]] += each[0] != item[0]
+                assert max(foreign[item].values(), default=0) <= turns[item]
+            assert len(queue) == len(waiting) and queue._ready._shares.keys() == {each[0] for each in waiting}
+        assert not waiting
         await queue.shutdown()
 
     asyncio.run(scenario())

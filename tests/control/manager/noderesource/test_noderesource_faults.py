@@ -275,7 +275,7 @@ async def test_a_node_that_cannot_be_calculated_does_not_stop_the_others(
 
     monkeypatch.setattr(bench.controller, "_calculate", broken)
     bench.controller.sweep_safely(["n1", "n2"])
-    assert sorted(bench.controller.queue._ready) == ["n1", "n2"]
+    assert sorted(bench.controller.queue._dirty) == ["n1", "n2"]
     assert bench.counted("failed", "sweep") == 1
 
 

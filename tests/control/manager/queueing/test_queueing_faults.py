@@ -184,6 +184,29 @@ async def test_many_jobs_of_one_queue_keep_no_other_queue_waiting(monkeypatch: p
         assert not any(world.job(name)["spec"]["suspend"] for name in (*many, last))
 
 
+async def test_many_jobs_of_one_namespace_keep_no_other_namespace_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queuecontroller, "MAX_MESSAGES", 3)
+    world = QueueWorld(LIMITS, PARENTS, random.Random(1))
+    created: list[str] = []
+    reported: list[str] = []
+
+    def note(method: str, path: str) -> str:
+        if method == "POST" and path.endswith("/queueunits"):
+            created.append(path.split("/")[-2])
+        elif path.endswith("/status"):
+            reported.append(path.split("/")[-4])
+        return ""
+
+    world.faults = note
+    for namespace in (*["many"] * 20, "default", "default"):
+        world.submit("nowhere", 0, namespace=namespace)
+    async with running(world):
+        for _ in range(4):
+            await quiet(world)
+    for requests in (created, reported):
+        assert requests[:4] in (["many", "default"] * 2, ["default", "many"] * 2)
+
+
 async def test_many_jobs_in_many_queues_with_kills() -> None:
     """Each queue has room for one job or two, all together for three quarters of that."""
     queues = [f"q{number}" for number in range(QUEUES)]

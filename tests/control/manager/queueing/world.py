@@ -239,10 +239,10 @@ class QueueWorld:
         for plural in KINDS:
             self.deliver(plural)
 
-    def submit(self, queue: str, cores: int, *, suspend: bool = True, pods: int = 1) -> str:
+    def submit(self, queue: str, cores: int, *, suspend: bool = True, pods: int = 1, namespace: str = NAMESPACE) -> str:
         name = f"j{next(self._serial)}"
         container = {"name": "c", "resources": {"requests": {"cpu": str(cores)}}}
-        meta = {"name": name, "namespace": NAMESPACE, "annotations": {names.ANNOTATION_QUEUE_NAME: queue}}
+        meta = {"name": name, "namespace": namespace, "annotations": {names.ANNOTATION_QUEUE_NAME: queue}}
         template = {"metadata": {"labels": {}}, "spec": {"containers": [container]}}
         spec = {"suspend": suspend, "parallelism": pods, "template": template}
         self.store.put(JOBS, {"metadata": meta, "spec": spec, "status": {}})
