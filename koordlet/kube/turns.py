@@ -1,6 +1,7 @@
-"""Items that wait in one FIFO per share, where the shares take turns: whoever has many items delays others by one each.
+"""Items that wait in one FIFO per share, where the shares take turns.
 
-A share is, for example, a namespace. It occupies memory only while it has items.
+A share with many items delays an item of another share by one of them. Shares are, for example, namespaces. They occupy
+memory only while they have items.
 """
 
 from __future__ import annotations
