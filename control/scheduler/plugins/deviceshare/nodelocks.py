@@ -32,8 +32,8 @@ class NodeLocks:
         self._pods = None if handle.objects is None else handle.objects.informer(Pod)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By node: one pod after another."""
-        self._taken: dict[str, tuple[str, str]] = {}
-        """By node: the lock that this process has written last, and the UID of its pod."""
+        self._taken: dict[str, tuple[VendorLock, str]] = {}
+        """By node: the lock that this process has written last, until it is old, and the UID of its pod."""
 
     async def take(self, node: str, key: str, pod: PodInfo) -> PluginStatus:
         """Lock the node for the pod, with the annotation `key`."""
@@ -48,14 +48,16 @@ class NodeLocks:
                     lock = vendor_lock(live.metadata.annotations, key)
                     if lock is not None and self._held(node, lock, pod):
                         return unschedulable(f'node "{node}" has been locked')
-                    mine = VendorLock(Time.from_unix(self._handle.clock.now()), pod.namespace, pod.name)
+                    now = Time.from_unix(self._handle.clock.now())
+                    mine = VendorLock(now, pod.namespace, pod.name)
                     changed = {"resourceVersion": live.metadata.resource_version, "annotations": {key: str(mine)}}
                     await client.patch(Node, node, body={"metadata": changed})
                 except Conflict:
                     continue
                 except (KubeError, WireError) as failure:
                     return error(f"lock of node {node}: {failure}")
-                self._taken[node] = str(mine), pod.uid
+                self._taken = {name: taken for name, taken in self._taken.items() if not taken[0].expired(now)}
+                self._taken[node] = mine, pod.uid
                 return SUCCESS
         return error(f"lock of node {node}: it changed in each of {MAX_ATTEMPTS} attempts")
 
@@ -68,5 +70,5 @@ class NodeLocks:
         if self._pods is None:
             return True
         holder = self._pods.get(f"{lock.namespace}/{lock.name}")
-        written, uid = self._taken.get(node, ("", ""))
-        return holder is not None and (written != str(lock) or holder.metadata.uid == uid)
+        written, uid = self._taken.get(node, (None, ""))
+        return holder is not None and (str(written) != str(lock) or holder.metadata.uid == uid)

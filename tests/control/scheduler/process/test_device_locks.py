@@ -21,6 +21,7 @@ from koordlet.api.meta import ObjectMeta
 from koordlet.app.clock import SYSTEM_CLOCK
 from tests.control.scheduler.build import pod
 from tests.control.scheduler.plugins.deviceworld import ALLOCATABLE, device, gpu
+from tests.fakeclock import FakeClock
 
 DEVICES = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
 RIGHTS = Path(__file__).parents[4] / "deploy/scheduler-rights/device-locks.yaml"
@@ -127,6 +128,16 @@ async def test_another_pod_of_the_same_name_holds_no_lock() -> None:
     assert not (await locks.take("n1", LOCK, second)).ok
     known["default/first"] = pod("first")
     assert (await locks.take("n1", LOCK, second)).ok
+
+
+async def test_a_lock_that_is_old_is_forgotten() -> None:
+    clock = FakeClock()
+    handle: Any = SimpleNamespace(client=OneNode(), clock=clock, objects=SimpleNamespace(informer=lambda kind: {}))
+    locks = NodeLocks(handle)
+    for number in range(50):
+        assert (await locks.take(f"n{number}", LOCK, Shapes().info(pod("mine")))).ok
+        await clock.advance(60.0)
+    assert locks._taken.keys() == {f"n{number}" for number in range(44, 50)}  # of the last five minutes
 
 
 async def test_one_of_many_attempts_at_once_gets_the_lock(world: Any) -> None:
