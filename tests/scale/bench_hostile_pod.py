@@ -1,9 +1,10 @@
-"""What one pod with the most expensive annotations costs koordlet: per round while unchanged, and once per change.
+"""What one pod with the most expensive annotations costs koordlet: per round while unchanged, and once per change; and
+what one with the most containers costs while unchanged.
 
 Run: `python tests/scale/bench_hostile_pod.py [--rounds 200]`. A round is what koordlet does with the kubelet's answer:
 decode it, derive the pods, accept CPUs, build the strategies' view and read each annotation. CPU time of the process,
-mean of the rounds; the cost of the same round with a pod without annotations is subtracted. The budget is 1 ms per
-round, also for a pod whose annotations change with every answer: those then have the API server's maximal size.
+mean of the rounds; the cost of the same round with a pod without annotations is subtracted. The budget of
+annotations is 1 ms per round, also if they change with every answer: they then have the API server's maximal size.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from koordlet.api.annotations import device, pod, scheduling
 from koordlet.api.annotations._base import PER_CONTAINER, SETTING
 from koordlet.api.cpus import MAX_RANGES
 from koordlet.api.encoding.wire import WireError
+from koordlet.app.heap import bound_heap
 from koordlet.qosmanager.engine.view import PodView
 from koordlet.statesinformer.pods.informer import PodsInformer
 from koordlet.statesinformer.pods.kubelet import KubeletClient
 from koordlet.statesinformer.pods.kubelettls import KubeletVerification
+from koordlet.statesinformer.pods.listbatches import Batch, ListBatches
 from koordlet.system.cgroup.naming import CgroupDriver
 from koordlet.system.cpu.cpuset import CPUSet
 from tests.scale.figures import Figure, report
@@ -35,6 +38,10 @@ from tests.scale.figures import Figure, report
 BUDGET_MS = 1.0
 BATCH = 50
 """Rounds in which the most expensive ones, which are rare, occur several times."""
+PART_BYTES = 64 << 10
+"""Of an answer, as it arrives."""
+MAX_CONTAINERS = 24_000
+"""With shortest names and images, at the API server."""
 MAX_ANNOTATION_BYTES = 256 << 10
 """Of all annotations of an object, at the API server."""
 READERS = (
@@ -80,8 +87,8 @@ def hostile_annotations(number: int) -> dict[str, str]:
     return texts
 
 
-def answer(texts: dict[str, str]) -> bytes:
-    """The kubelet's answer with one pod."""
+def answer(texts: dict[str, str], containers: int = 1) -> bytes:
+    """The kubelet's answer with one pod, whose containers wait if there are many."""
     metadata = {
         "name": "p",
         "namespace": "n",
@@ -89,7 +96,29 @@ def answer(texts: dict[str, str]) -> bytes:
         "annotations": texts,
         "labels": {names.LABEL_QOS_CLASS: "LSR"},
     }
-    item = {"metadata": metadata, "spec": {"containers": [{"name": "c"}]}, "status": {"phase": "Running"}}
+    spec: dict[str, object] = {"containers": [{"name": "c"}]}
+    status: dict[str, object] = {"phase": "Running"}
+    if containers > 1:
+        defaults = {
+            "image": "a",
+            "resources": {},
+            "terminationMessagePath": "/dev/termination-log",
+            "terminationMessagePolicy": "File",
+            "imagePullPolicy": "Always",
+        }
+        waiting = {
+            "state": {"waiting": {"reason": "ContainerCreating"}},
+            "lastState": {},
+            "ready": False,
+            "restartCount": 0,
+            "image": "a",
+            "imageID": "",
+            "started": False,
+        }
+        each = [f"c{number}" for number in range(containers)]
+        spec["containers"] = [{"name": name, **defaults} for name in each]
+        status = {"phase": "Pending", "containerStatuses": [{"name": name, **waiting} for name in each]}
+    item = {"metadata": metadata, "spec": spec, "status": status}
     return json.dumps({"kind": "PodList", "items": [item]}, separators=(",", ":")).encode()  # like Go
 
 
@@ -98,15 +127,20 @@ class Rounds(KubeletClient):
 
     def __init__(self) -> None:
         super().__init__(lambda: "", self._none, tls=KubeletVerification("", Path("/nonexistent")))
-        self.body = b""
+        self._parts: list[bytes] = []
         self.informer = PodsInformer(self, lambda: CgroupDriver.CGROUPFS, online_cpus=CPUSet(range(4096)))
 
     @staticmethod
     async def _none() -> dict[str, str]:
         return {}
 
-    async def _get(self, path: str) -> AsyncGenerator[bytes, None]:
-        yield self.body
+    async def _get(self, path: str) -> AsyncGenerator[Batch, None]:
+        batches = ListBatches()
+        for part in self._parts:
+            batch = batches.add(part)
+            if batch is not None:
+                yield batch
+        yield batches.rest()
 
     async def round(self) -> None:
         """One answer, and one use of it by the strategies."""
@@ -119,11 +153,11 @@ class Rounds(KubeletClient):
                 except WireError:
                     continue
 
-    async def cost_ms(self, texts: Iterable[dict[str, str]]) -> float:
+    async def cost_ms(self, answers: Iterable[bytes]) -> float:
         """The mean CPU milliseconds per round, of the BATCH rounds that the machine disturbed least."""
         costs = []
-        for each in texts:
-            self.body = answer(each)
+        for body in answers:
+            self._parts = [body[start : start + PART_BYTES] for start in range(0, len(body), PART_BYTES)]
             begun = time.process_time()
             await self.round()
             costs.append(1000 * (time.process_time() - begun))
@@ -132,15 +166,18 @@ class Rounds(KubeletClient):
 
 
 async def measure(rounds: int) -> list[Figure]:
-    plain = await Rounds().cost_ms({} for _ in range(rounds))
-    unchanged = await Rounds().cost_ms(hostile_annotations(0) for _ in range(rounds))
+    bound_heap()
+    plain = await Rounds().cost_ms([answer({})] * rounds)
+    unchanged = await Rounds().cost_ms([answer(hostile_annotations(0))] * rounds)
     kubelet = Rounds()
-    changed = await kubelet.cost_ms(hostile_annotations(number) for number in range(rounds))
+    changed = await kubelet.cost_ms(answer(hostile_annotations(number)) for number in range(rounds))
+    containers = await Rounds().cost_ms([answer({}, MAX_CONTAINERS)] * rounds)
     return [
         Figure("hostile_pod_plain_round", plain, "ms"),
         Figure("hostile_pod_unchanged_round", unchanged - plain, "ms", BUDGET_MS),
         Figure("hostile_pod_changed_round", changed - plain, "ms", BUDGET_MS),
         Figure("hostile_pod_postponed_changes", 100 * kubelet.postponed / rounds, "%"),
+        Figure("hostile_pod_containers_unchanged_round", containers - plain, "ms"),
     ]
 
 

@@ -51,7 +51,7 @@ def shallow(data: bytes) -> bytes:
     return b"".join(kept)
 
 
-def decode_any_depth(decoder: msgspec.json.Decoder[T], data: bytes | str | msgspec.Raw) -> T:
+def decode_any_depth(decoder: msgspec.json.Decoder[T], data: bytes | bytearray | str | msgspec.Raw) -> T:
     """`decoder.decode`; values that are nested too deep for it are left empty. Raises what it raises for other text."""
     try:
         return decoder.decode(data)

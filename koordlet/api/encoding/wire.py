@@ -127,7 +127,7 @@ def _written(obj: object, *, as_go: bool) -> bytes:
         raise WireError(f"cannot be written as JSON: {error}") from error
 
 
-def decode(data: bytes | str, type: type[T] | Any, *, where: str = "") -> T:
+def decode(data: bytes | bytearray | str, type: type[T] | Any, *, where: str = "") -> T:
     """Decode one JSON document leniently. `where` names it in errors. Raises WireError."""
     try:
         value = msgspec.json.decode(data)
@@ -158,7 +158,7 @@ class FastDecoder(Generic[T]):
         self._type = type
         self._fast: msgspec.json.Decoder[T] = msgspec.json.Decoder(type, dec_hook=dec_hook)
 
-    def decode(self, data: bytes | str, *, where: str = "") -> T:
+    def decode(self, data: bytes | bytearray | str, *, where: str = "") -> T:
         """Decode one document; values that are nested too deep are left empty. Raises WireError."""
         try:
             return decode_any_depth(self._fast, data)

@@ -18,6 +18,7 @@ MAX_BATCH_BYTES: Final = 64 << 20
 _BETWEEN: Final = b'},{"metadata":'
 _FIRST: Final = b'{"items":['
 _LAST: Final = b"]}"
+Batch = bytes | bytearray
 
 
 class BatchTooLongError(ValueError):
@@ -32,7 +33,7 @@ class ListBatches:
         self._searched = 0
         """No cut begins before this index."""
 
-    def add(self, part: bytes) -> bytes | None:
+    def add(self, part: bytes) -> Batch | None:
         """A list of the pods that are complete, once there are enough of them. Raises BatchTooLongError."""
         self._held += part
         if len(self._held) < BATCH_BYTES:
@@ -43,11 +44,12 @@ class ListBatches:
                 raise BatchTooLongError(f"no end of a pod within {MAX_BATCH_BYTES} bytes")
             self._searched = max(len(self._held) - len(_BETWEEN), 0)
             return None
-        batch = bytes(memoryview(self._held)[: cut + 1]) + _LAST
+        batch = b"".join((memoryview(self._held)[: cut + 1], _LAST))
         self._held[: cut + 2] = _FIRST
         self._searched = 0
         return batch
 
-    def rest(self) -> bytes:
-        """The list of the pods that `add` has not returned; the whole answer if it was short."""
-        return bytes(self._held)
+    def rest(self) -> Batch:
+        """The list of the pods that `add` has not returned; the whole answer if it was short. It is not copied: its
+        pages would cost more than its decoding. `add` may not be called any more."""
+        return self._held

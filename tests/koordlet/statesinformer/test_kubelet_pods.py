@@ -462,6 +462,15 @@ async def test_a_pod_without_allowance_is_not_even_compared(
     assert client.postponed == 20 - len(hashed)
 
 
+def test_the_digest_of_a_long_pod_covers_every_byte() -> None:
+    part = kubelet_module._HASHED_BYTES
+    text = b'"' + b"a" * part + b"b" * part + b'c"'
+    texts = [text, b'"' + b"b" * part + b"a" * part + b'c"']
+    texts += [text[:at] + b"d" + text[at + 1 :] for at in (1, part - 1, part, part + 1, 2 * part, len(text) - 2)]
+    digests = {kubelet_module._digest(msgspec.Raw(each)) for each in texts}
+    assert len(digests) == len(texts) and kubelet_module._digest(msgspec.Raw(text)) in digests
+
+
 async def test_a_new_pod_of_the_same_size_is_decoded_at_once(kubelet: Kubelet, client: KubeletClient) -> None:
     for number in range(MAX_BYTES // LARGE + 20):
         new = pod("a", f"uid-{number}")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from koordlet.kube.decode import RawList
 from koordlet.statesinformer.pods import listbatches
-from koordlet.statesinformer.pods.listbatches import BatchTooLongError, ListBatches
+from koordlet.statesinformer.pods.listbatches import Batch, BatchTooLongError, ListBatches
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -27,7 +27,7 @@ def compact(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 
-def batches(text: bytes, part: int) -> list[bytes]:
+def batches(text: bytes, part: int) -> list[Batch]:
     collector, made = ListBatches(), []
     for start in range(0, len(text), part):
         batch = collector.add(text[start : start + part])
@@ -36,7 +36,7 @@ def batches(text: bytes, part: int) -> list[bytes]:
     return [*made, collector.rest()]
 
 
-def items(made: list[bytes]) -> list[Any]:
+def items(made: list[Batch]) -> list[Any]:
     decoder = msgspec.json.Decoder(RawList)
     return [json.loads(bytes(raw)) for batch in made for raw in decoder.decode(batch).items or []]
 
