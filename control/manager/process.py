@@ -140,7 +140,7 @@ class Manager:
         if self.server is not None:
             self._serve_webhooks(self.server)
         runner.spawn("controllers", lambda: lead(context, self.controllers, self._on_leadership))
-        log.info("Starting koord-manager", version=VERSION, gates=_enabled_gates(context.gates))
+        log.info("Starting koord-manager", version=VERSION, gates=str(context.gates))
         for gate in changed_without_effect(context.gates):
             log.warning("Feature gate has no effect in koord-manager", gate=gate)
         return await runner.run()
@@ -253,10 +253,6 @@ def _limited(config: ClientConfig, options: ManagerOptions) -> ClientConfig:
         qps=float(options.rest_config_qps) if options.rest_config_qps > 0 else config.qps,
         burst=options.rest_config_burst if options.rest_config_burst > 0 else config.burst,
     )
-
-
-def _enabled_gates(gates: FeatureGates) -> str:
-    return ",".join(name for name, on in gates.values().items() if on)
 
 
 def changed_without_effect(gates: FeatureGates) -> list[str]:

@@ -63,8 +63,12 @@ class FeatureGates:
         return {name: self._known[name].stage for name in sorted(self._known)}
 
     def values(self) -> dict[str, bool]:
-        """All known gates with their values, sorted by name: for the start-up log line and the status page."""
+        """All known gates with their values, sorted by name."""
         return {name: self.enabled(name) for name in sorted(self._known)}
+
+    def __str__(self) -> str:
+        """The gates that are on, for the log."""
+        return ",".join(name for name, on in self.values().items() if on)
 
 
 def _parse(text: str) -> dict[str, bool]:

@@ -29,6 +29,7 @@ def test_values(value: str, on: set[str]) -> None:
     gates = FeatureGates(KNOWN)
     gates.set(value)
     assert {name for name, enabled in gates.values().items() if enabled} == on
+    assert str(gates) == ",".join(sorted(on))
 
 
 @pytest.mark.parametrize(
