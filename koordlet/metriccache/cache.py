@@ -19,7 +19,6 @@ from koordlet.metriccache.ring import Key, Ring
 
 LONG_SECONDS = 30 * 60.0
 SHORT_SECONDS = 5 * 60.0
-BRIEF_SECONDS = 60.0
 MAX_SECONDS = 12 * 3600.0
 MAX_BYTES = 100 << 20
 SLACK_RATIO = 1.1
@@ -112,7 +111,7 @@ class SeriesWindow:
 class MetricCache:
     """All series of the node.
 
-    A kind keeps 30, 5 or 1 minutes, as its readers need, and more after `retain`, up to `max_seconds`. Memory is
+    A kind keeps 30 or 5 minutes, as its readers need, and more after `retain`, up to `max_seconds`. Memory is
     bounded by `max_rows` series per kind and by `max_bytes` in total; samples of refused series are counted in `lost`,
     and `retain` returns the time that fits.
     """
@@ -192,7 +191,7 @@ class MetricCache:
         if ring is None:
             kind = _kind(name)
             default = self.long_seconds if kind.long else self.short_seconds
-            seconds = max(min(default, BRIEF_SECONDS) if kind.brief else default, self._retained.get(name, 0.0))
+            seconds = max(default, self._retained.get(name, 0.0))
             max_rows = self.max_rows if kind.labels else 1
             ring = self._rings[name] = Ring(
                 columns=self._columns(seconds), max_rows=max_rows, fits=self._fits, seconds=seconds * SLACK_RATIO

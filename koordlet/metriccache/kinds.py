@@ -21,8 +21,6 @@ class MetricKind:
     unit: str
     long: bool = False
     """Whether aggregated windows (30 minutes by default) are read; otherwise only the report window is."""
-    brief: bool = False
-    """Not averaged by default: the last minute is kept, and more after a request (`MetricCache.retain`)."""
 
 
 NODE: tuple[str, ...] = ()
@@ -34,7 +32,6 @@ HOST_APP = ("host_app_name",)
 GPU = ("gpu_minor", "gpu_device_uuid")
 
 CORES, BYTES, RATIO, PERCENT, MILLICORES, COUNT = "cores", "bytes", "ratio", "percent", "millicores", "count"
-SECONDS_PER_SECOND, SECONDS = "seconds/second", "seconds"
 
 
 def _kinds() -> tuple[MetricKind, ...]:
@@ -82,24 +79,9 @@ def _kinds() -> tuple[MetricKind, ...]:
         MetricKind("pod_memory_cold_page_size", POD, BYTES),
         MetricKind("container_memory_cold_page_size", CONTAINER, BYTES),
         MetricKind("host_application_memory_cold_page_size", HOST_APP, BYTES),
-        # Not in Koordinator: sums by QoS class and figures of the probes (spec 02 §11.1).
+        # Not in Koordinator: sums by QoS class.
         MetricKind("qos_cpu_usage", ("qos",), CORES),
         MetricKind("qos_memory_usage", ("qos",), BYTES),
-        MetricKind("container_sched_wait", CONTAINER, SECONDS_PER_SECOND, brief=True),
-        MetricKind("container_sched_throttled", CONTAINER, SECONDS_PER_SECOND, brief=True),
-        MetricKind("container_sched_latency_p50", CONTAINER, SECONDS, brief=True),
-        MetricKind("container_sched_latency_p99", CONTAINER, SECONDS, brief=True),
-        MetricKind("container_mem_stall", CONTAINER, SECONDS_PER_SECOND, brief=True),
-        MetricKind("container_mem_stall_p99", CONTAINER, SECONDS, brief=True),
-        MetricKind("container_block_io_read", CONTAINER, "bytes/second", brief=True),
-        MetricKind("container_block_io_write", CONTAINER, "bytes/second", brief=True),
-        MetricKind("container_block_io_wait", CONTAINER, SECONDS_PER_SECOND, brief=True),
-        MetricKind("container_block_io_throttled", CONTAINER, SECONDS_PER_SECOND, brief=True),
-        MetricKind("container_block_io_p99", CONTAINER, SECONDS, brief=True),
-        MetricKind("container_net_retransmits", CONTAINER, "segments/second", brief=True),
-        MetricKind("container_net_softirq", CONTAINER, SECONDS_PER_SECOND, brief=True),
-        MetricKind("container_psi_stall", (*CONTAINER, "psi_resource", "psi_degree"), SECONDS_PER_SECOND, brief=True),
-        MetricKind("pod_psi_stall", (*POD, "psi_resource", "psi_degree"), SECONDS_PER_SECOND, brief=True),
     )
 
 

@@ -1,8 +1,8 @@
 """What collectors share: `CollectorOutput` commits figures and reports failures, `ProbeCollector` reads a probe.
 
-A round of a probe's collector is always the same: read the cumulative snapshot, map cgroup ids to subjects, take the
-difference over the window, derive figures, commit them. `ProbeCollector` carries that once; a subclass only derives
-(`derive`) and names its series (`batch`).
+A round of a probe's collector is always the same: read the cumulative snapshot, and map cgroup ids to subjects.
+`ProbeCollector` carries that once; a subclass derives figures (`derive`) from the difference over the window. They are
+derived when they are read, because those of many rounds never are.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from koordlet.app.clock import boot_clock
 from koordlet.app.logging import get_logger
@@ -76,7 +76,6 @@ class ProbeContext:
     """What all collectors of probes use."""
 
     workloads: Callable[[], Workloads]
-    cache: MetricCache
     registries: Registries
     index: CgroupIndex
     """Subjects of the cgroup ids that the probes count by."""
@@ -86,14 +85,12 @@ class ProbeContext:
 class ProbeCollector(ABC, Generic[S, F]):
     """Figures by subject of one probe. `read` is one round; without a source it does nothing."""
 
-    NAME: ClassVar[str]
-
     def __init__(self, context: ProbeContext, window_seconds: float) -> None:
         self.context = context
-        self.output = CollectorOutput(self.NAME, context.cache, context.registries)
         self.window: SnapshotWindow[S] = SnapshotWindow(window_seconds)
-        self.figures: Mapping[str, F] = {}
-        """Subject key -> figures of the last seconds; replaced as a whole."""
+        self._figures: Mapping[str, F] = {}
+        self._span: tuple[S, S, float] | None = None
+        """What `figures` is to be derived from; None once it was."""
         self._source: SourceOf[S] | None = None
 
     def attach(self, source: SourceOf[S] | None) -> None:
@@ -110,18 +107,22 @@ class ProbeCollector(ABC, Generic[S, F]):
         """The newest snapshot: cumulative."""
         return self.window.latest
 
+    @property
+    def figures(self) -> Mapping[str, F]:
+        """Subject key -> figures of the window that ended with the last reading; replaced as a whole."""
+        span, self._span = self._span, None
+        if span is not None:
+            self._figures = self.derive(*span)
+        return self._figures
+
     def read(self) -> None:
-        """Read the probe, and derive and commit the figures of the window."""
+        """Read the probe."""
         if self._source is None:
             return
         snapshot = self._source.read()
-        now = self.context.clock()
-        self.refresh(snapshot, self.context.workloads(), now)
+        self.refresh(snapshot, self.context.workloads(), self.context.clock())
         self.window.push(snapshot)
-        span = self.window.span()
-        if span is not None:
-            self.figures = self.derive(*span)
-            self.output.commit(self.batch(now))
+        self._span = self.window.span() or self._span
 
     def refresh(self, snapshot: S, workloads: Workloads, now: float) -> None:
         """Let the index look up the snapshot's cgroup ids."""
@@ -130,10 +131,6 @@ class ProbeCollector(ABC, Generic[S, F]):
     @abstractmethod
     def derive(self, old: S, new: S, seconds: float) -> Mapping[str, F]:
         """The figures between two snapshots, by subject key."""
-
-    @abstractmethod
-    def batch(self, now: float) -> Batch:
-        """`figures` as a batch for the metric cache."""
 
 
 def cgroup_ids(keys: Ints) -> Iterable[int]:

@@ -114,7 +114,7 @@ def _advisor(
     optional: OptionalCollectors,
 ) -> MetricsAdvisor:
     options = context.options
-    probe = ProbeContext(lambda: states.workloads, context.cache, context.registries, index)
+    probe = ProbeContext(lambda: states.workloads, context.registries, index)
     limits = _memory_limits(context, index)
     return MetricsAdvisor(
         lambda: states.workloads,

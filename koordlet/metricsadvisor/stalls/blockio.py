@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from koordlet.metriccache import Batch
 from koordlet.metricsadvisor.collector import NO_SOURCE, ProbeCollector, ProbeContext
 from koordlet.metricsadvisor.labels import Row, container_labels, culprit_labels
 from koordlet.metricsadvisor.stalls.attribution import (
@@ -126,8 +125,6 @@ class DiskNames:
 class BlockIOCollector(ProbeCollector[BlockIOSnapshot, SubjectBlockIO]):
     """`figures` has only subjects that did I/O."""
 
-    NAME = "block_io"
-
     def __init__(self, context: ProbeContext, *, sys: Path, window_seconds: float = 10.0) -> None:
         super().__init__(context, window_seconds)
         self._disks = DiskNames(sys)
@@ -155,22 +152,6 @@ class BlockIOCollector(ProbeCollector[BlockIOSnapshot, SubjectBlockIO]):
     def derive(self, old: BlockIOSnapshot, new: BlockIOSnapshot, seconds: float) -> Mapping[str, SubjectBlockIO]:
         """See `by_subject`."""
         return by_subject(diff(old, new), seconds, self.context.index.owner)
-
-    def batch(self, now: float) -> Batch:
-        """Bytes, waiting and throttling, and the device latency of subjects that completed a request."""
-        batch = Batch(now)
-        keys = [(key,) for key in self.figures]
-        figures = list(self.figures.values())
-        for kind, values in (
-            ("container_block_io_read", [figure.read_bytes for figure in figures]),
-            ("container_block_io_write", [figure.write_bytes for figure in figures]),
-            ("container_block_io_wait", [figure.wait for figure in figures]),
-            ("container_block_io_throttled", [figure.throttled for figure in figures]),
-        ):
-            batch.extend(kind, keys, np.array(values, dtype=float))
-        timed = [((key,), figure.device_p99) for key, figure in self.figures.items() if figure.device_p99 is not None]
-        batch.extend("container_block_io_p99", [key for key, _ in timed], np.array([p99 for _, p99 in timed]))
-        return batch
 
     def _totals(self, column: str) -> list[tuple[Subject, Floats]]:
         """A column of the newest snapshot by subject, as monotonic counters."""

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from koordlet.metriccache import Batch
 from koordlet.metricsadvisor.collector import ProbeCollector, ProbeContext, cgroup_ids
 from koordlet.metricsadvisor.labels import Row, container_labels, culprit_labels
 from koordlet.metricsadvisor.stalls.attribution import (
@@ -59,11 +58,6 @@ class SubjectMemStall:
     culprits: tuple[CulpritTime, ...] = ()
     """The owners whose allocations made it reclaim: reclaiming seconds per second shared by pressure, largest first.
     The subject itself is among them."""
-
-    @property
-    def total(self) -> float:
-        """Stalls of all kinds."""
-        return sum(self.seconds.values())
 
     @property
     def own(self) -> float:
@@ -188,8 +182,6 @@ class MemStallCollector(ProbeCollector[MemStallSnapshot, SubjectMemStall]):
     """`figures` has only subjects that stalled. `limits` maps the cgroups of the hierarchy with the memory controller;
     it may be the context's index, which maps those that the probe counts by."""
 
-    NAME = "mem_stall"
-
     def __init__(self, context: ProbeContext, *, limits: CgroupIndex, window_seconds: float = 10.0) -> None:
         super().__init__(context, window_seconds)
         self._limits = limits
@@ -211,16 +203,6 @@ class MemStallCollector(ProbeCollector[MemStallSnapshot, SubjectMemStall]):
     def derive(self, old: MemStallSnapshot, new: MemStallSnapshot, seconds: float) -> Mapping[str, SubjectMemStall]:
         """See `by_subject`."""
         return by_subject(diff(old, new), seconds, self.context.index.owner, self._limits.owner)
-
-    def batch(self, now: float) -> Batch:
-        """Stalls of all kinds together, and their 99th percentile where there is a histogram."""
-        batch = Batch(now)
-        keys = [(key,) for key in self.figures]
-        totals = np.array([figure.total for figure in self.figures.values()], dtype=float)
-        batch.extend("container_mem_stall", keys, totals)
-        timed = [((key,), figure.p99) for key, figure in self.figures.items() if figure.p99 is not None]
-        batch.extend("container_mem_stall_p99", [key for key, _ in timed], np.array([p99 for _, p99 in timed]))
-        return batch
 
     def _containers(self) -> tuple[list[Subject], Ints, Ints]:
         """(subjects, their histograms, their sums) since the probe was loaded."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from koordlet.metriccache import Batch
 from koordlet.metricsadvisor.collector import ProbeCollector, ProbeContext
 from koordlet.metricsadvisor.labels import Row, container_labels, culprit_labels, pod_labels
 from koordlet.metricsadvisor.stalls.attribution import (
@@ -115,12 +114,9 @@ def net_labels(subject: Subject) -> tuple[str, ...]:
 class NetStallCollector(ProbeCollector[NetStallSnapshot, SubjectNetStall]):
     """`figures` has only subjects with any network cost."""
 
-    NAME = "net_stall"
-
     def __init__(self, context: ProbeContext, window_seconds: float = 10.0) -> None:
         super().__init__(context, window_seconds)
-        self.deferred = NO_DEFERRED_SOFTIRQS
-        """Of the last seconds."""
+        self._deferred = NO_DEFERRED_SOFTIRQS
         self._counters: dict[str, MonotonicSums] = {}
         """By column."""
         self._culprit_counters = CulpritCounters()
@@ -133,21 +129,17 @@ class NetStallCollector(ProbeCollector[NetStallSnapshot, SubjectNetStall]):
         registries.view("net_backlog_bytes", self._backlog)
         registries.view("net_stall_lost_total", self._lost)
 
+    @property
+    def deferred(self) -> DeferredSoftirqs:
+        """Of the window of `figures`."""
+        _ = self.figures
+        return self._deferred
+
     def derive(self, old: NetStallSnapshot, new: NetStallSnapshot, seconds: float) -> Mapping[str, SubjectNetStall]:
         """See `by_subject`; updates `deferred`."""
         window = diff(old, new)
-        self.deferred = deferred_softirqs(window, seconds, self.context.index.owner)
+        self._deferred = deferred_softirqs(window, seconds, self.context.index.owner)
         return by_subject(window, seconds, self.context.index.owner)
-
-    def batch(self, now: float) -> Batch:
-        """Retransmits and softirq time."""
-        batch = Batch(now)
-        keys = [(key,) for key in self.figures]
-        figures = list(self.figures.values())
-        retransmits = np.array([figure.retransmits for figure in figures], dtype=float)
-        batch.extend("container_net_retransmits", keys, retransmits)
-        batch.extend("container_net_softirq", keys, np.array([figure.softirq for figure in figures], dtype=float))
-        return batch
 
     def _rows(self, column: str, unit: float) -> Iterator[Row]:
         if self.latest is None:

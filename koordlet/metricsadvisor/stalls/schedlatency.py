@@ -12,7 +12,6 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from koordlet.metriccache import Batch
 from koordlet.metricsadvisor.collector import ProbeCollector, ProbeContext, cgroup_ids
 from koordlet.metricsadvisor.stalls.attribution import OwnerOf, SubjectNaming, group, sum_rows
 from koordlet.probes.columns import Ints
@@ -63,22 +62,8 @@ def by_subject(
     }
 
 
-def latency_batch(at: float, latencies: Mapping[str, SubjectLatency]) -> Batch:
-    """Schedule latency by subject key, for the metric cache. Pure."""
-    batch = Batch(at)
-    keys = [(key,) for key in latencies]
-    batch.extend("container_sched_wait", keys, np.array([latency.wait for latency in latencies.values()]))
-    batch.extend("container_sched_throttled", keys, np.array([latency.throttled for latency in latencies.values()]))
-    waited = [((key,), latency.p50, latency.p99) for key, latency in latencies.items() if latency.p50 is not None]
-    for index, name in ((1, "container_sched_latency_p50"), (2, "container_sched_latency_p99")):
-        batch.extend(name, [row[0] for row in waited], np.array([row[index] for row in waited], dtype=float))
-    return batch
-
-
 class SchedLatencyCollector(ProbeCollector[SchedLatencySnapshot, SubjectLatency]):
     """See the module."""
-
-    NAME = "latency"
 
     def __init__(self, context: ProbeContext, window_seconds: float = 10.0) -> None:
         super().__init__(context, window_seconds)
@@ -114,10 +99,6 @@ class SchedLatencyCollector(ProbeCollector[SchedLatencySnapshot, SubjectLatency]
     ) -> Mapping[str, SubjectLatency]:
         """See `by_subject`."""
         return by_subject(diff(old, new), seconds, self.context.index.owner, self.subjects_of(new.keys))
-
-    def batch(self, now: float) -> Batch:
-        """See `latency_batch`."""
-        return latency_batch(now, self.figures)
 
     def waits(self) -> WaitTotals | None:
         """The time waited so far, without figures; None without a probe."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -74,16 +74,4 @@ def pressure_batch(reading: PressureReading) -> Batch:
             averages = reading.column(resource, degree, "avg10")[rows]
             _extend(batch, f"{level}_psi", [(*key, WIRE[resource], "10", degree) for key in keys], averages)
         _extend(batch, f"{level}_psi_cpu_full_supported", keys, reading.full_supported("cpu")[rows])
-    return batch
-
-
-def stall_batch(reading: PressureReading, stalls: Mapping[tuple[str, str], Mapping[str, float]]) -> Batch:
-    """Shares of stalled time of pods and containers: (resource, degree) -> subject key -> share."""
-    batch = Batch(reading.at)
-    levels = {SubjectKind.POD: "pod", SubjectKind.CONTAINER: "container"}
-    kinds = {s.key: f"{levels[s.kind]}_psi_stall" for s in reading.workloads.subjects if s.kind in levels}
-    for (resource, degree), shares in stalls.items():
-        for key, share in shares.items():
-            if key in kinds:
-                batch.add(kinds[key], share, key, WIRE[resource], degree)
     return batch

@@ -1,7 +1,7 @@
 """The collector of pressure stall information of pods and containers (spec 02 §5.13).
 
 Stalled time comes from PSI's `total`, which also contains bursts too short for `avg10`. The Prometheus counter is the
-kernel's own and restarts with a new cgroup; `batches.stall_batch` has the same as shares of time.
+kernel's own and restarts with a new cgroup; `stalls` has the same as shares of time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from koordlet.metriccache import MetricCache
 from koordlet.metricsadvisor.collector import CollectorOutput
 from koordlet.metricsadvisor.conditions import CollectorConditions
 from koordlet.metricsadvisor.labels import subject_labels
-from koordlet.metricsadvisor.usage.batches import pressure_batch, stall_batch
+from koordlet.metricsadvisor.usage.batches import pressure_batch
 from koordlet.metricsadvisor.usage.pressure import TOTALS, WIRE, PressureReading, stall_shares
 from koordlet.metricsadvisor.usage.reader import TickReader
 from koordlet.prometheus import Groups, Registries
@@ -85,7 +85,6 @@ class PressureCollector:
         if workloads.subjects and not table.errors and absent:
             self._rounds_to_skip = RETRY_ROUNDS
         self._output.commit(pressure_batch(reading))
-        self._output.commit(stall_batch(reading, self.stalls))
 
     def _rows(self, kind: SubjectKind) -> Groups:
         reading = self.reading

@@ -125,23 +125,6 @@ def test_a_kind_is_kept_longer_after_retain() -> None:
     assert list(cache.query("pod_cpu_usage", 9, 100).values) == list(range(9, 40)), "widening loses nothing"
 
 
-def test_a_brief_kind_is_kept_for_a_minute_until_retain() -> None:
-    cache = MetricCache(tick=1.0)
-
-    def fill(begin: int, end: int) -> None:
-        for at in range(begin, end):
-            batch = Batch(at)
-            batch.add("container_sched_wait", at, "containerd://1")
-            cache.commit(batch)
-
-    fill(0, 200)
-    kept = cache.query("container_sched_wait", 0, 1000)
-    assert 60 <= kept.covered < 90 and kept.times[-1] == 199
-    assert cache.retain("container_sched_wait", 300) == 300
-    fill(200, 600)
-    assert cache.query("container_sched_wait", 0, 1000).covered >= 300
-
-
 def test_total_memory_is_bounded() -> None:
     cache = MetricCache(max_bytes=40_000)
     keys = [(f"uid-{number}",) for number in range(500)]

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from koordlet.metriccache import MetricCache
 from koordlet.metricsadvisor.collector import ProbeContext
 from koordlet.metricsadvisor.stalls.blockio import BlockIOCollector
 from koordlet.metricsadvisor.stalls.buckets import BUCKET_BOUNDS
@@ -51,7 +50,7 @@ def samples(sys: Path, *readings: dict[tuple[int, int], int]) -> list[Any]:
     registries = Registries()
     registries.node = "n"
     index = CgroupIndex(lambda: [("k/web", 10)])
-    context = ProbeContext(lambda: Workloads(subjects=(WEB,)), MetricCache(), registries, index, clock=lambda: 0.0)
+    context = ProbeContext(lambda: Workloads(subjects=(WEB,)), registries, index, clock=lambda: 0.0)
     collector = BlockIOCollector(context, sys=sys)
     collector.attach(Source(readings))  # type: ignore[arg-type]
     for _ in readings:

@@ -147,7 +147,7 @@ def test_no_jump_leaves_a_trace_after_two_good_ticks(jumps: list[float]) -> None
 
 
 def test_every_other_round_of_latency_is_skipped_while_relaxed() -> None:
-    context = ProbeContext(lambda: WORKLOADS, MetricCache(), Registries(), CgroupIndex(lambda: ()), clock=lambda: 0.0)
+    context = ProbeContext(lambda: WORKLOADS, Registries(), CgroupIndex(lambda: ()), clock=lambda: 0.0)
     made, source = SchedLatencyCollector(context), Latency()
     made.attach(source)
     for relaxed, readings in ((False, 4), (True, 2), (False, 4)):

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from koordlet.metriccache import MetricCache
 from koordlet.metricsadvisor.collector import ProbeContext
 from koordlet.metricsadvisor.stalls import oom as collector_module
 from koordlet.metricsadvisor.stalls.oom import OomCollector
@@ -80,7 +79,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Lines:
 def made(ring: Ring, registries: Registries, subjects: Sequence[Subject] = (WEB,)) -> OomCollector:
     index = CgroupIndex(lambda: [("k/web", 10), ("k", 9)])
     workloads = Workloads(1, subjects=tuple(subjects))
-    context = ProbeContext(lambda: workloads, MetricCache(), registries, index, clock=lambda: 100.0)
+    context = ProbeContext(lambda: workloads, registries, index, clock=lambda: 100.0)
     collector = OomCollector(context, limits=index)
     collector.attach(ring)
     return collector

@@ -24,7 +24,6 @@ from koordlet.metricsadvisor.facts.node import (
 )
 from koordlet.metricsadvisor.facts.storage import FACT_STORAGE, StorageInfoCollector
 from koordlet.metricsadvisor.optional import OptionalCollectors, OptionalIntervals
-from koordlet.metricsadvisor.usage.batches import stall_batch
 from koordlet.metricsadvisor.usage.hostapps import SERIES, HostAppMemory
 from koordlet.metricsadvisor.usage.pressure import PressureReading
 from koordlet.metricsadvisor.usage.pressurecollector import PressureCollector
@@ -259,20 +258,6 @@ def test_storage_is_read_again_only_after_a_change(tmp_path: Path) -> None:
 
 
 # --- stalled time (§5.13)
-
-
-def test_stalled_shares_are_kept_by_level() -> None:
-    """A burst of 20 ms in 10 s hardly moves avg10; its share is 0.002."""
-    subjects = (POD, MAIN, QOS)
-    off = np.zeros(3, dtype=bool)
-    table = CgroupTable(tuple(s.cgroup_dir for s in subjects), np.arange(1, 4, dtype=np.uint64), off, off, {})
-    reading = PressureReading(50.0, Workloads(1, MappingProxyType({}), subjects), table)
-    shares = {("memory", "some"): {"uid-1": 0.002, "containerd://1": 0.001, "Burstable": 0.5}}
-    batch = stall_batch(reading, shares)
-    assert batch.samples == {
-        "pod_psi_stall": ([("uid-1", "mem", "some")], [0.002]),
-        "container_psi_stall": ([("containerd://1", "mem", "some")], [0.001]),
-    }
 
 
 def test_stalled_time_is_the_kernels_own_counter() -> None:

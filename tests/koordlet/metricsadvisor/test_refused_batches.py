@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,15 +11,10 @@ import numpy as np
 import pytest
 
 from koordlet.metriccache import Batch, MetricCache, SeriesError
-from koordlet.metricsadvisor.collector import ProbeContext
-from koordlet.metricsadvisor.stalls.blockio import BlockIOCollector
-from koordlet.metricsadvisor.stalls.memstall import MemStallCollector
-from koordlet.metricsadvisor.stalls.netstall import NetStallCollector
 from koordlet.metricsadvisor.usage.hostapps import HostAppMemory
 from koordlet.metricsadvisor.usage.readings import Readings
 from koordlet.metricsadvisor.usage.usecollector import UseCollector, UseOptions
 from koordlet.prometheus import Registries
-from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
 from koordlet.statesinformer.pods.model import Workloads
 from koordlet.system.cgroup.batch import CgroupTable
 
@@ -49,24 +43,12 @@ def _use(cache: MetricCache, registries: Registries) -> None:
     collector.tick()
 
 
-def _probe(kind: Callable[..., Any], **more: Any) -> Callable[[MetricCache, Registries], None]:
-    def run(cache: MetricCache, registries: Registries) -> None:
-        context = ProbeContext(Workloads, cache, registries, CgroupIndex(lambda: ()), clock=lambda: 0.0)
-        collector = kind(context, **more)
-        collector.output.commit(collector.batch(0.0))
-
-    return run
-
-
 def _host_apps(cache: MetricCache, registries: Registries) -> None:
     HostAppMemory(SimpleNamespace(), Workloads, cache, registries).read()  # type: ignore[arg-type]
 
 
 COLLECTORS: dict[str, Callable[[MetricCache, Registries], None]] = {
     "use": _use,
-    "block_io": _probe(BlockIOCollector, sys=Path("/nowhere")),
-    "mem_stall": _probe(MemStallCollector, limits=CgroupIndex(lambda: ())),
-    "net_stall": _probe(NetStallCollector),
     "host_application": _host_apps,
 }
 
