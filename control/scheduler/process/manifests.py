@@ -116,7 +116,6 @@ def deployment() -> list[Object]:
         "args": [
             "--port=0",  # all pages are on the secure port, for authorized callers
             f"--secure-port={SECURE_PORT}",
-            "--authentication-skip-lookup=true",
             "--v=2",
             "--feature-gates=",
             f"--config=/config/{CONFIG}",
