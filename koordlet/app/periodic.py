@@ -119,7 +119,7 @@ class Periodic:
         due = self._clock.monotonic() + (0.0 if self._immediate else self._period)
         while True:
             delay = self._jitter * self._period * self._rng.random() if self._jitter else 0.0
-            if await self._wait_until(due + delay):
+            if await self._clock.wait(self._wake, due + delay - self._clock.monotonic()):
                 due = self._clock.monotonic()
                 delay = 0.0
             await self.run_once(due + delay)
@@ -161,15 +161,3 @@ class Periodic:
         self._failures.inc()
         if self.failing & (self.failing - 1) == 0:
             log.exception("Periodic task failed", task=self.name, failures=self.failing, err=error)
-
-    async def _wait_until(self, due: float) -> bool:
-        """Sleep until `due`; returns True if a trigger came first."""
-        triggered = False
-        try:
-            async with self._clock.timeout(max(0.0, due - self._clock.monotonic())):
-                await self._wake.wait()
-                triggered = True
-        except TimeoutError:
-            pass  # the regular case: no trigger
-        self._wake.clear()
-        return triggered
