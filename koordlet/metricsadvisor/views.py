@@ -233,7 +233,7 @@ class Views:
             return
         culprits = self._top_culprits()
         stalls = {} if self._advisor.pressure is None else self._advisor.pressure.stalls
-        stalled = [stalls.get((resource, "some"), {}) for resource in WIRE]
+        stalled = [stalls.get((resource, "some"), {}) for resource in ("cpu", "memory", "io")]
         cores, memory, throttled = (
             column.tolist() for column in (usage.use.cores, usage.use.memory, usage.use.throttled)
         )
@@ -298,9 +298,9 @@ def _culprits(culprits: Sequence[CulpritTime], total: float, seconds: float) -> 
 
 
 def _pressure(key: str, stalled: Sequence[Mapping[str, float]]) -> TopPressure | None:
-    """`stalled`: subject key -> share of time, per resource of `WIRE`."""
-    shares = [of.get(key) for of in stalled]
-    return None if shares == [None] * len(WIRE) else TopPressure(**dict(zip(WIRE, shares, strict=True)))
+    """`stalled`: subject key -> share of time, for each field of `TopPressure`."""
+    cpu, memory, io = [of.get(key) for of in stalled]
+    return None if cpu is None and memory is None and io is None else TopPressure(cpu=cpu, memory=memory, io=io)
 
 
 def _known(value: float) -> float | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from koordlet.probes.columns import Ints, sum_by
@@ -22,9 +23,8 @@ UNATTRIBUTED = ("older", "moved", "overflow")
 from, or in a cgroup that got no slot."""
 
 
-@dataclass(frozen=True, slots=True)
-class CulpritTime:
-    """How long a subject waited because of `owner`."""
+class CulpritTime(msgspec.Struct, frozen=True):
+    """How long a subject waited because of `owner`. A struct, because a round makes thousands of them."""
 
     owner: Owner
     seconds: float
