@@ -58,7 +58,7 @@ class FullNode:
         self._namespace: int | None = None
         """Of the last sandbox."""
         self.pods = [_Pod(number, containers) for number in range(pods)]
-        self.api, self.kubelet = Api(scratch / "api", free_port()), Kubelet(scratch)
+        self.api, self.kubelet = Api(scratch / "api", free_port()), Kubelet(scratch, keeps_connections=True)
         self.port = free_port()
         self.koordlet: subprocess.Popen[bytes] | None = None
         self._pages: PageClient | None = None

@@ -81,15 +81,18 @@ class Api:
 
 
 class Kubelet:
-    """/pods and /configz over TLS; `silent` hangs up."""
+    """/pods and /configz over TLS; `silent` hangs up. `keeps_connections`, as a real kubelet does: without it a stop
+    ends them all."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, keeps_connections: bool = False) -> None:
         self.pods: list[Any] = []
         self.cgroup_driver = "cgroupfs"
         self.silent = False
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1" if keeps_connections else "HTTP/1.0"
+
             def do_GET(self) -> None:
                 if outer.silent or not outer.lets_in(self.headers.get("Authorization", ""), self.path):
                     self.close_connection = True
