@@ -130,7 +130,7 @@ def from_status(status: Status, *, code: int = 0, retry_after: float | None = No
 
 def from_response(code: int, headers: Mapping[str, str], body: bytes, *, now: float, request: str = "") -> ApiError:
     """The error for an unsuccessful HTTP response. `now`: wall time, for Retry-After dates."""
-    retry_after = parse_retry_after(headers.get("Retry-After"), now)
+    retry_after = parse_retry_after(headers.get("retry-after"), now)
     try:
         status: Status = wire.decode(body, Status)
     except wire.WireError:  # a proxy's page, plain text or an empty body: keep the readable part

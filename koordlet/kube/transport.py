@@ -1,4 +1,6 @@
-"""One HTTP session to the API server: authentication, client-side rate limit, timeouts, retries, typed errors.
+"""HTTP to the API server: authentication, client-side rate limit, timeouts, retries, typed errors.
+
+Requests use `Connections`; watches, logs and everything through a proxy use aiohttp's client.
 
 Retried a few times with jittered back-off: a request that the server rejected unprocessed (429, or 5xx with
 Retry-After), a connection that could not be opened, and for idempotent requests (GET, server-side apply, those marked
@@ -22,6 +24,7 @@ from yarl import URL
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.app.logging import describe, get_logger
 from koordlet.kube.config import ClientConfig
+from koordlet.kube.connections import CONNECT_TIMEOUT_S, Connections, NotConnected, request_target, set_keepalive
 from koordlet.kube.errors import ApiError, ConnectionFailed, Unauthorized, from_response
 from koordlet.kube.metrics import ClientMetrics
 from koordlet.kube.ratelimit import ExponentialBackoff, TokenBucket
@@ -29,7 +32,6 @@ from koordlet.kube.ratelimit import ExponentialBackoff, TokenBucket
 log = get_logger(__name__)
 
 _MAX_ATTEMPTS = 5
-_CONNECT_TIMEOUT_S = 10.0
 _MAX_RETRY_AFTER_S = 60.0
 _RETRY_CODES = frozenset({429, 500, 502, 503, 504})
 _MAX_CONCURRENT = 32
@@ -47,7 +49,7 @@ def api_group(path: str) -> str:
 
 
 class Transport:
-    """Owns the aiohttp session, which is created on first use, because a session belongs to the running loop."""
+    """Owns the connections and the aiohttp session; both belong to the loop that runs at the first request."""
 
     def __init__(
         self,
@@ -63,6 +65,7 @@ class Transport:
         self._buckets: dict[str, TokenBucket] = {}  # by API group and version, as in client-go
         self._metrics = ClientMetrics.of(registry)
         self._session: aiohttp.ClientSession | None = None
+        self._connections: Connections | None = None
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
 
     def _bucket(self, path: str) -> TokenBucket:
@@ -79,8 +82,10 @@ class Transport:
             self._metrics.throttled.inc(waited)
 
     async def close(self) -> None:
-        session = self._session
-        self._session = None
+        connections, session = self._connections, self._session
+        self._connections = self._session = None
+        if connections is not None:
+            connections.close()
         if session is not None:
             await session.close()
 
@@ -109,11 +114,8 @@ class Transport:
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             try:
                 await self._wait_for_token(path)  # without a slot: requests of other API groups may need the slots
-                async with (
-                    self._slots,
-                    self._send(method, path, params, body, content_type, accept, seconds) as response,
-                ):
-                    return await response.read()
+                async with self._slots:
+                    return await self._ask(method, path, params, body, content_type, accept, seconds)
             except Unauthorized:
                 if renewed or attempt == _MAX_ATTEMPTS or not self.config.credentials.invalidate():
                     raise
@@ -124,7 +126,10 @@ class Transport:
                 if not retry or attempt == _MAX_ATTEMPTS or (error.status == 429 and not retry_429):
                     raise
                 await self._pause(method, error, backoff.next())
-            except aiohttp.ClientConnectorError as error:  # did not reach the server: safe for any method
+            except (
+                NotConnected,
+                aiohttp.ClientConnectorError,
+            ) as error:  # did not reach the server: safe for any method
                 if attempt == _MAX_ATTEMPTS:
                     raise self._failed(method, path, error) from error
                 await self._pause(method, None, backoff.next())
@@ -152,6 +157,49 @@ class Transport:
         except _ANY_CONNECTION_ERROR as error:
             raise self._failed("WATCH", path, error) from error
 
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        body: bytes | None,
+        content_type: str,
+        accept: str,
+        seconds: float | None,
+    ) -> bytes:
+        """One attempt; the body of a successful answer."""
+        if self.config.proxy:
+            async with self._send(method, path, params, body, content_type, accept, seconds) as response:
+                return await response.read()
+        if self._connections is None:
+            self._connections = Connections(self.config.server, self.config.ssl, self.config.server_hostname)
+        headers = await self._headers(accept, None if body is None else content_type)
+        started_at = self._clock.monotonic()
+        code = "error"
+        try:
+            async with asyncio.timeout(seconds or self.config.timeout):
+                answer = await self._connections.request(method, request_target(path, params), headers, body)
+            code = str(answer.status)
+            if not 200 <= answer.status < 300:
+                raise self._refused(f"{method} {path}", answer.status, answer.headers, answer.body)
+            return answer.body
+        finally:
+            self._metrics.requests.labels(method, code).inc()
+            self._metrics.duration.labels(method).observe(self._clock.monotonic() - started_at)
+
+    async def _headers(self, accept: str, content_type: str | None) -> dict[str, str]:
+        headers = {
+            "Accept": accept,
+            "User-Agent": self.config.user_agent,
+            **await self.config.credentials.headers(),
+        }
+        if content_type is not None:
+            headers["Content-Type"] = content_type
+        return headers
+
+    def _refused(self, request: str, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
+        return from_response(status, headers, body, now=self._clock.now(), request=request)
+
     @asynccontextmanager
     async def _send(
         self,
@@ -165,14 +213,8 @@ class Transport:
         *,
         streaming: bool = False,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """One attempt; yields a successful response."""
-        headers = {
-            "Accept": accept,
-            "User-Agent": self.config.user_agent,
-            **await self.config.credentials.headers(),
-        }
-        if body is not None:
-            headers["Content-Type"] = content_type
+        """One attempt with aiohttp's client; yields a successful response."""
+        headers = await self._headers(accept, None if body is None else content_type)
         total = None if streaming else (seconds or self.config.timeout)
         verb = "WATCH" if streaming else method
         started_at = self._clock.monotonic()
@@ -193,18 +235,12 @@ class Transport:
                     headers=headers,
                     allow_redirects=False,
                     proxy=self.config.proxy,
-                    timeout=aiohttp.ClientTimeout(total=total, sock_connect=_CONNECT_TIMEOUT_S),
+                    timeout=aiohttp.ClientTimeout(total=total, sock_connect=CONNECT_TIMEOUT_S),
                     **options,
                 )
                 code = str(answer.status)
                 if not 200 <= answer.status < 300:
-                    raise from_response(
-                        answer.status,
-                        answer.headers,
-                        await answer.read(),
-                        now=self._clock.now(),
-                        request=f"{method} {path}",
-                    )
+                    raise self._refused(f"{method} {path}", answer.status, answer.headers, await answer.read())
             async with answer as response:
                 if streaming:
                     self._metrics.duration.labels(verb).observe(self._clock.monotonic() - started_at)
@@ -234,16 +270,8 @@ class Transport:
 
 
 def _keepalive_socket(address: Any) -> socket.socket:
-    """A socket that detects a dead peer within about a minute, also while nothing is sent."""
     family, kind, protocol, _, _ = address
     connection = socket.socket(family, kind, protocol)
     connection.setblocking(False)
-    for option, value in (
-        (socket.TCP_KEEPIDLE, 20),
-        (socket.TCP_KEEPINTVL, 10),
-        (socket.TCP_KEEPCNT, 3),
-        (socket.TCP_USER_TIMEOUT, 50_000),  # ms; limits unacknowledged writes, as keep-alive limits idle connections
-    ):
-        connection.setsockopt(socket.IPPROTO_TCP, option, value)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    set_keepalive(connection)
     return connection

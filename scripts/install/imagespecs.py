@@ -24,7 +24,7 @@ class ImageSpec:
 
 
 _PYTHON = ("base-files", "coreutils", "libc-bin", "libstdc++6", "python3")
-_SERVER = ("aiohttp", "cryptography", "msgspec", "numpy", "prometheus-client", "pyyaml", "uvloop")
+_SERVER = ("aiohttp", "cryptography", "httptools", "msgspec", "numpy", "prometheus-client", "pyyaml", "uvloop")
 
 CONTROL_PLANE = ImageSpec(
     target="control-plane",

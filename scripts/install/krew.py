@@ -30,7 +30,8 @@ PLUGIN = ImageSpec(
     account="",
     packages=(),
     distributions=(
-        "aiohttp", "click", "cryptography", "google-re2", "msgspec", "prometheus-client", "pyyaml", "rich", "textual",
+        "aiohttp", "click", "cryptography", "google-re2", "httptools", "msgspec", "prometheus-client", "pyyaml", "rich",
+        "textual",
     ),
     product=("koordlet", "control"),
     commands=("kubectl-koord",),

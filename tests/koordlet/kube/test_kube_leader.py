@@ -2,12 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.client_reqrep import ClientResponse
 from prometheus_client import CollectorRegistry
 
 from koordlet.app.tasks import end_tasks
@@ -26,19 +24,17 @@ def clock() -> FakeClock:
 @pytest.fixture
 async def pass_time(client: Client, clock: FakeClock) -> Callable[..., Awaitable[None]]:
     """Let virtual time pass, but never while a request is on its way: those take real time."""
-    busy, send = 0, client.transport._send
+    busy, ask = 0, client.transport._ask
 
-    @asynccontextmanager
-    async def counted(*args: Any, **options: Any) -> AsyncIterator[ClientResponse]:
+    async def counted(*args: Any) -> bytes:
         nonlocal busy
         busy += 1
         try:
-            async with send(*args, **options) as response:
-                yield response
+            return await ask(*args)
         finally:
             busy -= 1
 
-    client.transport._send = counted  # type: ignore[method-assign]
+    client.transport._ask = counted  # type: ignore[assignment]
 
     async def quiet() -> None:
         await clock.settle()

@@ -1,0 +1,195 @@
+"""Short requests to one server over kept-alive HTTP/1.1 connections, parsed by httptools.
+
+A request takes a fifth of the CPU time that aiohttp's client needs (docs/decisions.md). Nothing is compressed, and
+redirects are not followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import ssl
+from collections.abc import Mapping
+from typing import Final, NamedTuple, cast
+from urllib.parse import quote, urlencode, urlsplit
+
+import httptools
+
+CONNECT_TIMEOUT_S: Final = 10.0
+IDLE_S: Final = 15.0
+"""A connection that was idle for longer is closed: the server may close it just when a request is sent."""
+_UNSAFE: Final = re.compile(r"[^\w/?%:@!$&'()*+,;=.~-]", re.ASCII)
+_LINE_BREAK: Final = re.compile(r"[\r\n\0]")
+
+
+class NotConnected(ConnectionError):
+    """There is no connection: the server has not seen the request."""
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    body: bytes
+
+
+class _Connection(asyncio.Protocol):
+    """One request at a time."""
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._answer: asyncio.Future[Answer] | None = None
+        self._headers: dict[str, str] = {}
+        self._parts: list[bytes] = []
+        self.is_reusable = False
+        self.idle_since = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
+        set_keepalive(transport.get_extra_info("socket"))
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(ConnectionError(f"the answer is not HTTP: {error}"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._fail(error or ConnectionResetError("the server closed the connection"))
+
+    def on_message_begin(self) -> None:
+        self._headers, self._parts = {}, []
+        if self._answer is None or self._answer.done():  # not the answer to a request
+            self.close()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_body(self, body: bytes) -> None:
+        self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200 or self._answer is None or self._answer.done():  # below 200 the answer follows
+            return
+        self.is_reusable = self._parser.should_keep_alive()
+        self._answer.set_result(Answer(status, self._headers, b"".join(self._parts)))
+
+    async def exchange(self, request: bytes) -> Answer:
+        """The answer. The connection is closed unless it `is_reusable` afterwards."""
+        self.is_reusable = False
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        try:
+            return await self._answer
+        finally:
+            self._answer = None
+            if not self.is_reusable:
+                self.close()
+
+    def close(self) -> None:
+        self.is_reusable = False
+        self._transport.abort()
+
+    def _fail(self, error: Exception) -> None:
+        self.close()
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)
+
+
+class Connections:
+    """`server`: scheme, host, port and prefix of paths. `context`: of TLS; None: the system's CAs."""
+
+    def __init__(self, server: str, context: ssl.SSLContext | None, server_hostname: str | None = None) -> None:
+        url = urlsplit(server)
+        is_secure = url.scheme == "https"
+        self._host = url.hostname or ""
+        self._port = url.port or (443 if is_secure else 80)
+        self._prefix = url.path.rstrip("/")
+        self._host_header = url.netloc.rpartition("@")[2]
+        self._context = (context or ssl.create_default_context()) if is_secure else None
+        self._server_hostname = (server_hostname or self._host) if is_secure else None
+        self._idle: list[_Connection] = []
+        self._sweep_timer: asyncio.TimerHandle | None = None
+
+    async def request(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
+        """One attempt. Raises NotConnected, another OSError if the connection is lost, and ValueError for a header with
+        a line break."""
+        lines = [f"{method} {self._prefix}{target} HTTP/1.1", f"Host: {self._host_header}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        if body is not None or method not in ("GET", "HEAD"):
+            lines.append(f"Content-Length: {len(body or b'')}")
+        for line in lines:
+            if _LINE_BREAK.search(line):
+                raise ValueError(f"{line.partition(':')[0]!r}: a line break in the request's head")
+        head = "\r\n".join([*lines, "\r\n"]).encode("utf-8")
+        connection = self._take_idle() or await self._connect()
+        answer = await connection.exchange(head + body if body else head)
+        if connection.is_reusable:
+            self._put_idle(connection)
+        return answer
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+            self._sweep_timer = None
+        for connection in self._idle:
+            connection.close()
+        self._idle.clear()
+
+    def _take_idle(self) -> _Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_reusable:
+                return connection
+        return None
+
+    def _put_idle(self, connection: _Connection) -> None:
+        loop = asyncio.get_running_loop()
+        connection.idle_since = loop.time()
+        self._idle.append(connection)
+        if self._sweep_timer is None:
+            self._sweep_timer = loop.call_later(IDLE_S, self._sweep)
+
+    def _sweep(self) -> None:
+        """Close the connections that were idle for too long; the last ones used are at the end."""
+        loop = asyncio.get_running_loop()
+        while self._idle and (not self._idle[0].is_reusable or loop.time() - self._idle[0].idle_since >= IDLE_S):
+            self._idle.pop(0).close()
+        self._sweep_timer = loop.call_at(self._idle[0].idle_since + IDLE_S, self._sweep) if self._idle else None
+
+    async def _connect(self) -> _Connection:
+        where = f"cannot connect to {self._host}:{self._port}"
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                _, connection = await loop.create_connection(
+                    _Connection, self._host, self._port, ssl=self._context, server_hostname=self._server_hostname
+                )
+        except TimeoutError as error:
+            raise NotConnected(f"{where}: no answer for {CONNECT_TIMEOUT_S:.0f} s") from error
+        except OSError as error:
+            raise NotConnected(f"{where}: {error}") from error
+        return connection
+
+
+def request_target(path: str, params: Mapping[str, str] | None = None) -> str:
+    """The path with its query, as it is sent."""
+    target = quote(path, safe="/?%:@!$&'()*+,;=~") if _UNSAFE.search(path) else path
+    if not params:
+        return target
+    return f"{target}{'&' if '?' in target else '?'}{urlencode(params)}"
+
+
+def set_keepalive(connection: socket.socket) -> None:
+    """Detect a dead peer within about a minute, also while nothing is sent."""
+    for option, value in (
+        (socket.TCP_KEEPIDLE, 20),
+        (socket.TCP_KEEPINTVL, 10),
+        (socket.TCP_KEEPCNT, 3),
+        (socket.TCP_USER_TIMEOUT, 50_000),  # ms; limits unacknowledged writes, as keep-alive limits idle connections
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

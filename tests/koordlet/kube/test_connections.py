@@ -1,0 +1,172 @@
+"""Kept-alive connections of short requests, against a server that sends exactly these bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from koordlet.app.tasks import end_tasks
+from koordlet.kube import connections as module
+from koordlet.kube.connections import Answer, Connections, NotConnected, request_target
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+SILENCE = b""
+
+
+@dataclass
+class RawServer:
+    """Answers each request with the next of `answers`, then closes the connection if `closes`."""
+
+    answers: list[bytes] = field(default_factory=list)
+    closes: bool = False
+    requests: list[bytes] = field(default_factory=list)
+    opened: int = 0
+    lost: int = 0
+    url: str = ""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.opened += 1
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = next((int(line[16:]) for line in head.split(b"\r\n") if line[:16] == b"Content-Length: "), 0)
+                self.requests.append(head + await reader.readexactly(length))
+                writer.write(self.answers.pop(0))
+                await writer.drain()
+                if self.closes:
+                    return
+        except (asyncio.IncompleteReadError, ConnectionError):
+            self.lost += 1
+        finally:
+            writer.close()
+
+
+@pytest.fixture
+async def raw() -> AsyncIterator[RawServer]:
+    raw = RawServer()
+    server = await asyncio.start_server(raw.serve, "127.0.0.1", 0)
+    raw.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    yield raw
+    server.close()
+
+
+@pytest.fixture
+async def client(raw: RawServer) -> AsyncIterator[Connections]:
+    client = Connections(f"{raw.url}/prefix/", None)
+    yield client
+    client.close()
+
+
+async def get(client: Connections) -> Answer:
+    return await client.request("GET", "/a", {"Accept": "x"}, None)
+
+
+async def test_a_connection_serves_one_request_after_the_other(raw: RawServer, client: Connections) -> None:
+    raw.answers += [OK, OK]
+    assert await get(client) == (200, {"content-length": "2"}, b"{}")
+    assert (await client.request("POST", "/b?c=d", {}, b"body")).body == b"{}"
+    host = raw.url.removeprefix("http://").encode()
+    assert raw.requests == [
+        b"GET /prefix/a HTTP/1.1\r\nHost: " + host + b"\r\nAccept: x\r\n\r\n",
+        b"POST /prefix/b?c=d HTTP/1.1\r\nHost: " + host + b"\r\nContent-Length: 4\r\n\r\nbody",
+    ]
+    assert raw.opened == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n1\r\n}\r\n0\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n" + OK,
+        b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + OK,
+    ],
+    ids=["chunked", "continue", "hints"],
+)
+async def test_forms_of_an_answer(raw: RawServer, client: Connections, answer: bytes) -> None:
+    raw.answers += [answer, OK]
+    assert (await get(client))[::2] == (200, b"{}")
+    await get(client)
+    assert raw.opened == 1
+
+
+@pytest.mark.parametrize(
+    "answer", [OK + OK, OK + b"HTTP/1.1 200 OK\r\n", OK.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)]
+)
+async def test_a_connection_with_more_than_the_answer_is_not_used_again(
+    raw: RawServer, client: Connections, answer: bytes, eventually: Callable[..., Awaitable[None]]
+) -> None:
+    raw.answers += [answer, OK]
+    assert (await get(client)).body == b"{}"
+    await eventually(lambda: raw.lost == 1)
+    assert (await get(client)).body == b"{}"
+    assert raw.opened == 2
+
+
+async def test_bytes_that_arrive_later_are_not_the_next_answer(raw: RawServer, client: Connections) -> None:
+    raw.answers += [OK, OK]
+    await get(client)
+    [idle] = client._idle
+    idle.data_received(b"HTTP/1.1 200 OK\r\n")
+    await get(client)
+    assert raw.opened == 2
+
+
+@pytest.mark.parametrize("answer", [b"garbage\r\n\r\n", OK[:-1], b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"])
+async def test_a_broken_answer_is_a_lost_connection(raw: RawServer, client: Connections, answer: bytes) -> None:
+    raw.answers, raw.closes = [answer], True
+    with pytest.raises(ConnectionError) as failure:
+        await get(client)
+    assert not isinstance(failure.value, NotConnected)
+
+
+async def test_a_connection_that_the_server_closed_is_not_used(
+    raw: RawServer, client: Connections, eventually: Callable[..., Awaitable[None]]
+) -> None:
+    raw.answers, raw.closes = [OK, OK], True
+    await get(client)
+    await eventually(lambda: not any(connection.is_reusable for connection in client._idle))
+    await get(client)
+    assert raw.opened == 2
+
+
+async def test_a_cancelled_request_closes_its_connection(
+    raw: RawServer, client: Connections, eventually: Callable[..., Awaitable[None]]
+) -> None:
+    raw.answers += [SILENCE, OK]
+    task = asyncio.create_task(get(client))
+    await eventually(lambda: bool(raw.requests))
+    await end_tasks(task)
+    await eventually(lambda: raw.lost == 1)
+    assert (await get(client)).body == b"{}"
+
+
+async def test_idle_connections_are_closed(
+    raw: RawServer, client: Connections, monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Awaitable[None]]
+) -> None:
+    monkeypatch.setattr(module, "IDLE_S", 0.01)
+    raw.answers += [OK, OK]
+    await asyncio.gather(get(client), get(client))
+    await eventually(lambda: raw.lost == 2)
+    assert not client._idle and client._sweep_timer is None
+
+
+async def test_no_server() -> None:
+    with pytest.raises(NotConnected, match=r"cannot connect to 127\.0\.0\.1:1: "):
+        await Connections("http://127.0.0.1:1", None).request("GET", "/", {}, None)
+
+
+@pytest.mark.parametrize("header", ["a\r\nb: c", "a\nb", "a\0"])
+async def test_a_header_with_a_line_break_is_not_sent(raw: RawServer, client: Connections, header: str) -> None:
+    with pytest.raises(ValueError, match="'Authorization': a line break"):
+        await client.request("GET", "/", {"Authorization": header}, None)
+    assert raw.opened == 0
+
+
+def test_the_target_of_a_request() -> None:
+    assert request_target("/api/v1/pods") == "/api/v1/pods"
+    assert request_target("/a b\r\n/ü#?x=%20", {"labelSelector": "a=b,c in (d)"}) == (
+        "/a%20b%0D%0A/%C3%BC%23?x=%20&labelSelector=a%3Db%2Cc+in+%28d%29"
+    )
