@@ -169,9 +169,9 @@ class Connections:
                     _Connection, self._host, self._port, ssl=self._context, server_hostname=self._server_hostname
                 )
         except TimeoutError as error:
-            raise NotConnected(f"{where}: no answer for {CONNECT_TIMEOUT_S:.0f} s") from error
+            raise NotConnected(f"{where} for {CONNECT_TIMEOUT_S:.0f} s") from error
         except OSError as error:
-            raise NotConnected(f"{where}: {error}") from error
+            raise NotConnected(where) from error
         return connection
 
 

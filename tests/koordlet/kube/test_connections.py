@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from koordlet.app.tasks import end_tasks
 from koordlet.kube import connections as module
 from koordlet.kube.connections import Answer, Connections, NotConnected, request_target
+from koordlet.kube.tls import client_context
+from tests.certificates import self_signed_files
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 SILENCE = b""
@@ -154,8 +158,38 @@ async def test_idle_connections_are_closed(
 
 
 async def test_no_server() -> None:
-    with pytest.raises(NotConnected, match=r"cannot connect to 127\.0\.0\.1:1: "):
+    with pytest.raises(NotConnected, match=r"cannot connect to 127\.0\.0\.1:1$"):
         await Connections("http://127.0.0.1:1", None).request("GET", "/", {}, None)
+
+
+@pytest.mark.parametrize(
+    ("trusted", "name", "problem"),
+    [
+        ("own", "", ""),
+        ("own", "api.example", "Hostname mismatch"),
+        ("another", "", "self-signed certificate"),
+    ],
+)
+async def test_the_certificate_is_verified(
+    raw: RawServer, tmp_path: Path, trusted: str, name: str, problem: str
+) -> None:
+    raw.answers += [OK]
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    certificate, key = self_signed_files(tmp_path, "localhost")
+    tls.load_cert_chain(certificate, key)
+    if trusted == "another":
+        certificate, _ = self_signed_files(tmp_path, "localhost")
+    server = await asyncio.start_server(raw.serve, "127.0.0.1", 0, ssl=tls)
+    url = f"https://localhost:{server.sockets[0].getsockname()[1]}"
+    client = Connections(url, client_context(ca=certificate.read_bytes(), insecure=False), name or None)
+    if problem:
+        with pytest.raises(NotConnected) as failure:
+            await get(client)
+        assert problem in str(failure.value.__cause__) and not raw.requests
+    else:
+        assert (await get(client)).body == b"{}"
+    client.close()
+    server.close()
 
 
 @pytest.mark.parametrize("header", ["a\r\nb: c", "a\nb", "a\0"])
