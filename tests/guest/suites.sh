@@ -60,5 +60,11 @@ KOORD_TEST_PROBES=bcc suite bcc 450 \
   $latency::test_quota_throttling_is_not_contention \
   $latency::test_a_sleepers_waits_are_the_kernels_and_idle_cpus_are_culprits \
   $latency::test_waiting_survives_a_move_to_another_cpu
+# By hand only: koordlet under its AppArmor profile.
+case $wanted in *" apparmor "*) apparmor_parser -r -K -I tests/guest deploy/koordlet-apparmor/koordlet ;; esac
+KOORD_TEST_APPARMOR=koordlet suite apparmor 900 \
+  $T/process/guest_apparmor.py \
+  "$every::test_every_file_of_every_group_has_the_value_of_the_table[reserved-cpu]" \
+  $every::test_a_stop_leaves_what_the_kubelet_had_set
 echo "guest: done $(cut -d. -f1 /proc/uptime) s after boot"
 exit $status

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import yaml
 
-from control.ctl.manifests import koordlet, koordletpolicy, olderkubelets, privileged
+from control.ctl.manifests import apparmor, koordlet, koordletpolicy, olderkubelets, privileged
 from koordlet.system.capabilities import CAPABILITIES
 from tests.rights import granted
 
@@ -18,6 +19,7 @@ def test_the_folders_are_current() -> None:
         ("koordlet-policy", koordletpolicy),
         ("koordlet-older-kubelets", olderkubelets),
         ("koordlet-privileged", privileged),
+        ("koordlet-apparmor", apparmor),
     ):
         texts = module.texts()
         assert {path.name for path in (DEPLOY / folder).iterdir()} == set(texts)
@@ -35,6 +37,15 @@ def test_koordlet_runs_with_its_capabilities_and_without_privileged() -> None:
     assert not [mount for mount in container["volumeMounts"] if mount.get("mountPropagation") == "Bidirectional"], (
         "the API server refuses it without privileged"
     )
+
+
+def test_the_apparmor_profile_is_valid() -> None:
+    profile = DEPLOY / "koordlet-apparmor/koordlet"
+    command = ["apparmor_parser", "--skip-kernel-load", "--skip-cache", str(profile)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    capabilities = {line.split()[1].rstrip(",") for line in profile.read_text().splitlines() if "capability" in line}
+    assert capabilities == {each.name.lower() for each in CAPABILITIES}
 
 
 def test_koordlet_has_no_right_that_amounts_to_commands_in_containers() -> None:

@@ -72,6 +72,11 @@ def until(done: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
         time.sleep(0.05)
 
 
+def under_profile(profile: str, command: list[str]) -> list[str]:
+    """The command under an AppArmor profile that is loaded."""
+    return ["sh", "-c", 'printf "exec $0" >/proc/self/attr/exec && exec "$@"', profile, *command]
+
+
 def boot_time() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -278,6 +283,8 @@ class View:
         """`command` as it runs in this view, at last as `user`; the pid stays the one of the first process."""
         if user is not None:
             command = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *command]
+        if profile := os.environ.get("KOORD_TEST_APPARMOR"):
+            command = under_profile(profile, command)
         inside = ["nsenter", f"--mount=/proc/{self.holder.pid}/ns/mnt"]
         return [*inside, "sh", "-c", 'cd "$0" && exec "$@"', str(ROOT), *command]
 

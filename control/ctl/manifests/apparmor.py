@@ -1,0 +1,100 @@
+"""koordlet under an AppArmor profile, for nodes that have AppArmor and on which the profile is loaded.
+
+    python -m control.ctl.manifests.apparmor --out deploy/koordlet-apparmor           write it
+    python -m control.ctl.manifests.apparmor --out deploy/koordlet-apparmor --check   exit 1 if it differs
+
+It changes the annotation of deploy/koordlet. docs/security.md says what the profile refuses, and what koordlet lacks
+with it. Data; no I/O except writing deploy/.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import yaml
+
+from control import manifestfiles
+from control.ctl.manifests import koordlet
+from control.manifestfiles import Object
+from koordlet.api.names import KOORDINATOR_NAMESPACE
+from koordlet.system.capabilities import CAPABILITIES
+
+_MODULE = "control.ctl.manifests.apparmor"
+_PATCH = "daemonset.yaml"
+_PROFILE = koordlet.ACCOUNT
+_ANNOTATION = f"container.apparmor.security.beta.kubernetes.io/{koordlet.ACCOUNT}"
+
+RULES = """\
+  network,
+  # To its children only.
+  signal send peer=koordlet,
+  signal receive,
+  # Processes of others are read and never changed.
+  ptrace read,
+  ptrace readby,
+
+  # All of the image and of the node is readable, except Secrets and other volumes of pods.
+  /{,**} r,
+  deny /var/lib/kubelet/pods/*/volumes/** rwklmx,
+  # The image's programs and libraries; koordlet starts iptables.
+  /{usr/,}{local/,}{bin,sbin,lib,lib64}/** mrix,
+  /run/xtables.lock rwk,
+  /dev/null w,
+  /memfd:* rw,
+
+  # Kernel settings. Below /sys/fs and /proc/sys: koordlet outside a container.
+  /{host-cgroup,sys/fs/cgroup}/** w,
+  /{host-sys-fs,sys/fs}/{bpf,resctrl}/{,**} w,
+  mount fstype=bpf -> /{host-sys-fs,sys/fs}/bpf/,
+  mount fstype=resctrl -> /{host-sys-fs,sys/fs}/resctrl/,
+  umount /{host-sys-fs,sys/fs}/{bpf,resctrl}/,
+  /{host-sys,sys}/kernel/mm/{kidled,memcg_reaper,pagecache_limit}/* w,
+  /{host-sys,sys}/kernel/debug/sched_features w,
+  /{host-proc-sys,proc/sys}/kernel/sched_{core,group_identity_enabled,idle_saver_wmark} w,
+  /proc/[0-9]*/oom_score_adj w,
+
+  # Its own files, and the sockets of the kubelet and of container runtimes.
+  /{host-var-run-koordlet,var/lib/koordlet,var/log/koordlet}/{,**} rwk,
+  /{host-etc-hookserver,usr/local/vgpu,host-var-lib/terway/qos}/{,**} rwk,
+  /{host-run,host-var-run,var/lib/kubelet}/**.sock w,
+
+  include if exists <local/koordlet>
+"""
+
+
+def profile() -> str:
+    """The text for /etc/apparmor.d."""
+    capabilities = "".join(f"  capability {each.name.lower()},\n" for each in CAPABILITIES)
+    return f"profile {_PROFILE} flags=(attach_disconnected,mediate_deleted) {{\n{capabilities}{RULES}}}\n"
+
+
+def patch() -> Object:
+    """The strategic merge patch."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": koordlet.ACCOUNT, "namespace": KOORDINATOR_NAMESPACE},
+        "spec": {"template": {"metadata": {"annotations": {_ANNOTATION: f"localhost/{_PROFILE}"}}}},
+    }
+
+
+def texts() -> dict[str, str]:
+    """File name -> content."""
+    header = f"# Written by `python -m {_MODULE}`; edit that instead.\n"
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": ["../koordlet"],
+        "patches": [{"path": _PATCH}],
+    }
+    documents = {_PATCH: patch(), "kustomization.yaml": kustomization}
+    made = {name: yaml.safe_dump(document, sort_keys=False) for name, document in documents.items()}
+    return {name: header + text for name, text in {**made, _PROFILE: profile()}.items()}
+
+
+def main(argv: list[str]) -> int:
+    return manifestfiles.main(argv, texts(), _MODULE)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
