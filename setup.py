@@ -98,6 +98,7 @@ class PlatformWheel(bdist_wheel):
     def write_wheelfile(self, *args: object, **kwargs: object) -> None:
         """The last step before the files are packed."""
         super().write_wheelfile(*args, **kwargs)
+        runpy.run_path(str(ROOT / "scripts" / "wheelfolder.py"))["move_packages"](Path(self.bdist_dir))
         for path in Path(self.bdist_dir).rglob("*"):
             path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
 
