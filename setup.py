@@ -91,14 +91,18 @@ class BinaryDistribution(Distribution):
 class PlatformWheel(bdist_wheel):
     """Any Python 3, this platform. The same sources give the same bytes: dates and modes are not those of the files."""
 
+    has_files = False  # an editable install calls write_wheelfile alone
+
     def run(self) -> None:
+        self.has_files = True
         os.environ.setdefault("SOURCE_DATE_EPOCH", FIRST_DATE_OF_ZIP)
         super().run()
 
     def write_wheelfile(self, *args: object, **kwargs: object) -> None:
         """The last step before the files are packed."""
         super().write_wheelfile(*args, **kwargs)
-        runpy.run_path(str(ROOT / "scripts" / "wheelfolder.py"))["move_packages"](Path(self.bdist_dir))
+        if self.has_files:
+            runpy.run_path(str(ROOT / "scripts" / "wheelfolder.py"))["move_packages"](Path(self.bdist_dir))
         for path in Path(self.bdist_dir).rglob("*"):
             path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
 
