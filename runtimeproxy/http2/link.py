@@ -199,6 +199,8 @@ class Http2Link:
         if side.other is None or len(self._eof) == 2:
             self.close()
             return False
+        if side is self.client and self._splice is None:
+            self._runtime.begin(self.client.write)  # the protocol stays unknown: relay until the runtime closes
         side.other.write_eof()
         return True
 

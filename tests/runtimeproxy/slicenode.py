@@ -274,7 +274,7 @@ def open_node(folder: Path, *, own_network: bool = False) -> SystemdNode:
         assert was in text, text
         text = text.replace(was, now)
     node.put("/etc/containerd/config.toml", text)
-    node.path("/etc/runtime/hookserver.d").mkdir(parents=True)
+    node.path("/etc/runtime/hookserver.d").mkdir(parents=True, exist_ok=True)
     node.systemctl("daemon-reload")
     NodeKoordlet.node = node
     return node

@@ -123,6 +123,18 @@ async def test_the_client_is_gone(spliced: Spliced) -> None:
         await until(lambda: not spliced.links)
 
 
+@pytest.mark.parametrize("first", [b"", b"PRI * HTT"])
+async def test_the_client_is_gone_before_its_protocol_is_known(spliced: Spliced, first: bytes) -> None:
+    async with runtime(spliced.backend, echo):
+        reader, writer = await asyncio.open_unix_connection(str(spliced.path))
+        await until(lambda: any(link.client.other for link in spliced.links))
+        writer.write(first)
+        writer.write_eof()
+        assert await reader.read() == first + b"END"
+        writer.close()
+        await until(lambda: not spliced.links)
+
+
 async def test_credit_after_the_clients_end(spliced: Spliced) -> None:
     """Waiting DATA is not sent any more; nothing breaks, and the runtime's last frames arrive."""
 
