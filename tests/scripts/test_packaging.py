@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -72,14 +73,20 @@ def test_the_wheel_of_an_unpacked_source_distribution_runs(tmp_path: Path) -> No
     with zipfile.ZipFile(wheel) as content:
         content.extractall(tmp_path / "installed")
     installed = tmp_path / "installed"
-    objects = {path.name for path in (installed / "koordlet/probes/objects").glob("*.bpf.o")}
+    probes = installed / "koordinator_py" / "koordlet" / "probes"
+    objects = {path.name for path in (probes / "objects").glob("*.bpf.o")}
     assert objects == {f"{path.name.removesuffix('.c')}.o" for path in (ROOT / "bpf").glob("*.bpf.c")}
-    assert (installed / "koordlet/probes/bpf" / "bcc" / "load.py").exists()
-    for module in ("koordlet", "control.manager", "control.scheduler", "runtimeproxy", "devicedaemon"):
-        done = subprocess.run(
-            [sys.executable, "-m", module, "--version"], cwd=installed, capture_output=True, text=True, check=True
-        )
-        assert f" v{VERSION} (commit {head[:ABBREVIATED]}, " in done.stdout
+    assert (probes / "bpf" / "bcc" / "load.py").exists()
+    [information] = installed.glob("*.dist-info")
+    assert {path.name for path in installed.iterdir()} == {"koordinator_py", information.name}
+    for entry in metadata.Distribution.at(information).entry_points:
+        if not entry.name.startswith("kubectl_complete"):
+            code = f"import {entry.module}; {entry.module}.{entry.attr}()"
+            done = subprocess.run(
+                [sys.executable, "-c", code, "--version"],
+                cwd=tmp_path, env={"PYTHONPATH": str(installed)}, capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            assert f" v{VERSION} (commit {head[:ABBREVIATED]}, " in done.stdout
 
 
 def test_missing_tools_are_named_with_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
