@@ -1,6 +1,6 @@
 """Admission and scheduling by one tree under load: manager and scheduler as processes (spec 06 §5, spec 04 §17).
 
-QUOTA_LOAD=large: 50 namespaces, 1,000 quotas, 20,000 pods; about ten minutes on two idle cores. QUOTA_PODS: another
+QUOTA_LOAD=large: 50 namespaces, 1,000 quotas, 20,000 pods; four to ten minutes on two idle cores. QUOTA_PODS: another
 number of pods.
 """
 
