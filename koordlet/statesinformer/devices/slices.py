@@ -7,6 +7,7 @@ compared, because an API server without the feature DRADeviceTaints drops them.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -38,6 +39,9 @@ MAX_SLICES: Final = 8
 """Of a node: 512 devices."""
 MAX_STRING_CHARS: Final = 64
 """Kubernetes' limit for an attribute."""
+_MAX_NODE_CHARS: Final = 253 - len(f"-{DRIVER}-{MAX_SLICES - 1}")
+"""Of a node's name in the names of its slices, which have at most 253 characters."""
+_HASH_CHARS: Final = 16
 _STANDARD: Final = "resource.kubernetes.io"
 """Domain of the attributes that all drivers share."""
 _CAPACITY: Final = {names.RESOURCE_GPU_MEMORY: "memory", names.RESOURCE_GPU_CORE: "cores"}
@@ -110,11 +114,19 @@ def _slices(node: Node, devices: Sequence[SliceDevice], generation: int) -> list
     pool = ResourcePool(name=node_name, generation=generation, resource_slice_count=len(parts))
     return [
         ResourceSlice(
-            metadata=msgspec.structs.replace(meta, name=f"{node_name}-{DRIVER}-{number}"),
+            metadata=msgspec.structs.replace(meta, name=f"{_shortened(node_name)}-{DRIVER}-{number}"),
             spec=ResourceSliceSpec(driver=DRIVER, pool=pool, node_name=node_name, devices=list(part)),
         )
         for number, part in enumerate(parts)
     ]
+
+
+def _shortened(node_name: str) -> str:
+    """The name; of a long one the beginning and a hash."""
+    if len(node_name) <= _MAX_NODE_CHARS:
+        return node_name
+    beginning = node_name[: _MAX_NODE_CHARS - _HASH_CHARS - 1].rstrip(".-")
+    return f"{beginning}-{hashlib.sha256(node_name.encode()).hexdigest()[:_HASH_CHARS]}"
 
 
 def _content(of: ResourceSlice) -> tuple[int, list[SliceDevice]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ PLACE = PciPlace("0000:c1:00.0", 1, "pci0000:c0")
 GPU = GpuInfo(0, "GPU-0", 80 << 30, "NVIDIA A100-SXM4-80GB", PLACE)
 NIC = RdmaInfo(PciPlace("0000:1f:00.0", 0, "pci0000:1e"), 2, True)
 NODE = Node(metadata=ObjectMeta(name="n", uid="u"))
+SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
 def gpus(count: int) -> list[GpuInfo]:
@@ -45,6 +47,15 @@ def desired(inventory: Inventory, stored: list[ResourceSlice] | None = None) -> 
     """The slices after all writes of a first round."""
     devices = offered(status(inventory), stored or [], pytest.fail)
     return list(changes(NODE, devices, []).created)
+
+
+@pytest.mark.parametrize("parts", [1, 114, 115, 116, 126])
+def test_slices_of_nodes_with_long_names_have_names_of_their_own(parts: int) -> None:
+    devices = offered(status(Inventory(gpus=gpus(MAX_SLICES * MAX_SLICE_DEVICES))), [], pytest.fail)
+    nodes = [Node(metadata=ObjectMeta(name="a." * parts + last)) for last in "bc"]
+    names = {each.metadata.name for node in nodes for each in changes(node, devices, []).created}
+    assert len(names) == 2 * MAX_SLICES
+    assert all(len(name) <= 253 and SUBDOMAIN.fullmatch(name) for name in names)
 
 
 def test_what_a_slice_says() -> None:
