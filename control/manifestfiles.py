@@ -277,11 +277,16 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+def written_by(module: str) -> str:
+    """The first line of a generated file."""
+    return f"# Written by `python -m {module}`; edit that instead.\n"
+
+
 def texts(files: Files, module: str, app: str, *, once: Collection[str] = ()) -> dict[str, str]:
     """File name -> content, with a kustomization at the end; each file names `module` as the place to edit. Files in
     `once` are not part of the kustomization: their objects belong to the user afterwards, and applying them again would
     undo changes."""
-    header = f"# Written by `python -m {module}`; edit that instead.\n"
+    header = written_by(module)
     result = {
         name: header + yaml.dump_all([labelled(obj, app) for obj in make()], Dumper=_Dumper, sort_keys=False, width=120)
         for name, make in files.items()
@@ -292,6 +297,19 @@ def texts(files: Files, module: str, app: str, *, once: Collection[str] = ()) ->
         "resources": [name for name in files if name not in once],
     }
     return {**result, "kustomization.yaml": header + yaml.dump(kustomization, sort_keys=False)}
+
+
+def overlay(module: str, base: str, patch: Object) -> dict[str, str]:
+    """File name -> content of a kustomize folder, written by `module`, that patches the folder `base`."""
+    name = f"{patch['kind'].lower()}.yaml"
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [base],
+        "patches": [{"path": name}],
+    }
+    documents = {name: patch, "kustomization.yaml": kustomization}
+    return {name: written_by(module) + yaml.safe_dump(each, sort_keys=False) for name, each in documents.items()}
 
 
 def main(argv: list[str], contents: Mapping[str, str], module: str, rights: Mapping[str, str] | None = None) -> int:

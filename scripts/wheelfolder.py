@@ -6,7 +6,7 @@ processes that they start.
 
 from __future__ import annotations
 
-import configparser
+from importlib import metadata
 from pathlib import Path
 
 FOLDER = "koordinator_py"
@@ -35,16 +35,11 @@ def move_packages(root: Path) -> None:
     folder.mkdir()
     for name in PACKAGES:
         (root / name).rename(folder / name)
-    [path] = root.glob("*.dist-info/entry_points.txt")
-    entries = configparser.ConfigParser(delimiters="=")
-    entries.optionxform = str  # type: ignore[assignment,method-assign]
-    entries.read(path, encoding="utf-8")
-    text = _HEAD
-    for command, target in entries["console_scripts"].items():
-        module, _, attribute = target.partition(":")
-        function = command.replace("-", "_")
-        text += _COMMAND.format(function=function, module=module, attribute=attribute)
-        entries["console_scripts"][command] = f"{FOLDER}:{function}"
+    [information] = root.glob("*.dist-info")
+    text, entries = _HEAD, "[console_scripts]\n"
+    for command in metadata.Distribution.at(information).entry_points:
+        function = command.name.replace("-", "_")
+        text += _COMMAND.format(function=function, module=command.module, attribute=command.attr)
+        entries += f"{command.name} = {FOLDER}:{function}\n"
     (folder / "__init__.py").write_text(text, encoding="utf-8")
-    with path.open("w", encoding="utf-8") as file:
-        entries.write(file)
+    (information / "entry_points.txt").write_text(entries, encoding="utf-8")

@@ -1,7 +1,6 @@
 """Short requests to one server over kept-alive HTTP/1.1 connections, parsed by httptools.
 
-A request takes a fifth of the CPU time that aiohttp's client needs (docs/decisions.md). Nothing is compressed, and
-redirects are not followed.
+Cheaper than aiohttp's client (docs/decisions.md). Nothing is compressed, and redirects are not followed.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ _RETRY_CODES = frozenset({429, 500, 502, 503, 504})
 _MAX_CONCURRENT = 32
 """Requests at a time, without watches. Each has a connection of its own, and a TLS handshake costs both sides as much
 as several requests: a burst of thousands waits for the connections that exist."""
+_NOT_CONNECTED = (NotConnected, aiohttp.ClientConnectorError)
 _ANY_CONNECTION_ERROR = (aiohttp.ClientError, TimeoutError, OSError)
 
 
@@ -126,10 +127,7 @@ class Transport:
                 if not retry or attempt == _MAX_ATTEMPTS or (error.status == 429 and not retry_429):
                     raise
                 await self._pause(method, error, backoff.next())
-            except (
-                NotConnected,
-                aiohttp.ClientConnectorError,
-            ) as error:  # did not reach the server: safe for any method
+            except _NOT_CONNECTED as error:  # safe for any method
                 if attempt == _MAX_ATTEMPTS:
                     raise self._failed(method, path, error) from error
                 await self._pause(method, None, backoff.next())

@@ -24,7 +24,7 @@ def test_commands_and_their_processes_import_the_own_packages(tmp_path: Path) ->
     move_packages(tmp_path)
     assert (
         information / "entry_points.txt"
-    ).read_text() == "[console_scripts]\nkoord-Tool = koordinator_py:koord_Tool\n\n"
+    ).read_text() == "[console_scripts]\nkoord-Tool = koordinator_py:koord_Tool\n"
     assert not (tmp_path / "control").exists()
     (tmp_path / "control").mkdir()
     (tmp_path / "control" / "__init__.py").write_text("raise SystemExit('another project')")

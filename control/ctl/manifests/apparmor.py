@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import sys
 
-import yaml
-
 from control import manifestfiles
 from control.ctl.manifests import koordlet
 from control.manifestfiles import Object
@@ -20,7 +18,6 @@ from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.system.capabilities import CAPABILITIES
 
 _MODULE = "control.ctl.manifests.apparmor"
-_PATCH = "daemonset.yaml"
 _PROFILE = koordlet.ACCOUNT
 _ANNOTATION = f"container.apparmor.security.beta.kubernetes.io/{koordlet.ACCOUNT}"
 
@@ -80,16 +77,8 @@ def patch() -> Object:
 
 def texts() -> dict[str, str]:
     """File name -> content."""
-    header = f"# Written by `python -m {_MODULE}`; edit that instead.\n"
-    kustomization = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "resources": ["../koordlet"],
-        "patches": [{"path": _PATCH}],
-    }
-    documents = {_PATCH: patch(), "kustomization.yaml": kustomization}
-    made = {name: yaml.safe_dump(document, sort_keys=False) for name, document in documents.items()}
-    return {name: header + text for name, text in {**made, _PROFILE: profile()}.items()}
+    overlay = manifestfiles.overlay(_MODULE, "../koordlet", patch())
+    return {**overlay, _PROFILE: manifestfiles.written_by(_MODULE) + profile()}
 
 
 def main(argv: list[str]) -> int:

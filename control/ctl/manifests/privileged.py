@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import sys
 
-import yaml
-
 from control import manifestfiles
 from control.ctl.manifests import koordlet
 from control.manifestfiles import Object
@@ -25,7 +23,6 @@ CONFINED_PROPAGATION, PROPAGATION = "HostToContainer", "Bidirectional"
 """Mount propagation of a container without and with `privileged`."""
 
 _MODULE = "control.ctl.manifests.privileged"
-_PATCH = "daemonset.yaml"
 
 
 def propagating() -> list[Object]:
@@ -52,15 +49,7 @@ def patch() -> Object:
 
 def texts() -> dict[str, str]:
     """File name -> content."""
-    header = f"# Written by `python -m {_MODULE}`; edit that instead.\n"
-    kustomization = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "resources": ["../koordlet"],
-        "patches": [{"path": _PATCH}],
-    }
-    documents = {_PATCH: patch(), "kustomization.yaml": kustomization}
-    return {name: header + yaml.safe_dump(document, sort_keys=False) for name, document in documents.items()}
+    return manifestfiles.overlay(_MODULE, "../koordlet", patch())
 
 
 def main(argv: list[str]) -> int:

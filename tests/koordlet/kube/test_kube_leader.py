@@ -22,7 +22,9 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-async def pass_time(client: Client, clock: FakeClock) -> Callable[..., Awaitable[None]]:
+async def pass_time(
+    client: Client, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Awaitable[None]]:
     """Let virtual time pass, but never while a request is on its way: those take real time."""
     busy, ask = 0, client.transport._ask
 
@@ -34,7 +36,7 @@ async def pass_time(client: Client, clock: FakeClock) -> Callable[..., Awaitable
         finally:
             busy -= 1
 
-    client.transport._ask = counted  # type: ignore[assignment]
+    monkeypatch.setattr(client.transport, "_ask", counted)
 
     async def quiet() -> None:
         await clock.settle()
