@@ -66,7 +66,7 @@ static __always_inline u64 number(const void *pointer)
 static __always_inline struct io_device *device_at(u32 i) { return bpf_map_lookup_elem(&devices, &i); }
 static __always_inline struct io_stats *stats_of(u32 cpu, u32 slot)
 {
-	slot += cpu * (settings.slots.cgroup_mask + 1 + SPECIALS);
+	slot += row_of(&settings.rows, cpu) * (settings.slots.cgroup_mask + 1 + SPECIALS);
 	return bpf_map_lookup_elem(&stats, &slot);
 }
 
@@ -277,8 +277,8 @@ static __always_inline void released(struct bio *bio, u64 owner, u64 now)
 	if (*since && *since < now) {
 		row = stats_of(cpu, slot);
 		if (row) {
-			row->throttled_ns += now - *since;
-			row->throttled_count++;
+			COUNT(settings.rows.shared, row->throttled_ns, now - *since);
+			COUNT(settings.rows.shared, row->throttled_count, 1);
 		}
 	}
 	*since = left ? now : 0;
@@ -543,9 +543,9 @@ static __always_inline void count_flush(struct request *rq, struct io_cpu *lost,
 		return;
 	stamp->bio = 0;
 	queued = now - stamp->arrival_ns;
-	row->queue_hist[1][bucket_of(queued)]++;
-	row->ops[IO_FLUSH]++;
-	row->queue_ns[IO_FLUSH] += queued;
+	COUNT(settings.rows.shared, row->queue_hist[1][bucket_of(queued)], 1);
+	COUNT(settings.rows.shared, row->ops[IO_FLUSH], 1);
+	COUNT(settings.rows.shared, row->queue_ns[IO_FLUSH], queued);
 }
 
 SEC("tp_btf/block_rq_complete")
@@ -570,7 +570,7 @@ int BPF_PROG(block_rq_complete, struct request *rq, int error, unsigned int byte
 	row = stats_of(cpu, slot);
 	if (!row)
 		return 0;
-	row->bytes[direction] += bytes;
+	COUNT(settings.rows.shared, row->bytes[direction], bytes);
 	if (bytes < rq->__data_len)
 		return 0; // a part of the request; the rest follows
 	arrival = entry->arrival_ns;
@@ -581,11 +581,11 @@ int BPF_PROG(block_rq_complete, struct request *rq, int error, unsigned int byte
 	if (!device || issue > now)
 		return 0;
 	hist = direction != IO_READ;
-	row->queue_hist[hist][bucket_of(issue - arrival)]++;
-	row->device_hist[hist][bucket_of(now - issue)]++;
-	row->ops[direction]++;
-	row->queue_ns[direction] += issue - arrival;
-	row->device_ns[direction] += now - issue;
+	COUNT(settings.rows.shared, row->queue_hist[hist][bucket_of(issue - arrival)], 1);
+	COUNT(settings.rows.shared, row->device_hist[hist][bucket_of(now - issue)], 1);
+	COUNT(settings.rows.shared, row->ops[direction], 1);
+	COUNT(settings.rows.shared, row->queue_ns[direction], issue - arrival);
+	COUNT(settings.rows.shared, row->device_ns[direction], now - issue);
 
 	start = __sync_lock_test_and_set(&device->last_ns, now);
 	if (start < issue)
@@ -593,7 +593,7 @@ int BPF_PROG(block_rq_complete, struct request *rq, int error, unsigned int byte
 	if (start > now)
 		start = now;
 	if (start > arrival) {
-		row->ahead_ns += start - arrival;
+		COUNT(settings.rows.shared, row->ahead_ns, start - arrival);
 		split(device, slot, arrival, start);
 	}
 	if (flush_owner)

@@ -4,7 +4,7 @@
  * The tables that block_io.bpf.c writes and koordlet/probes/blockio/probe.py reads.
  *
  *   tags        [pairs]               (owner, device) of a slot: a "pair"
- *   stats       [cpu][pairs+SPECIALS] one struct io_stats per pair
+ *   stats       [row][pairs+SPECIALS] one struct io_stats per pair; see rows.h
  *   held        [pairs]               since when the group's own limit throttles bios, 0 = it does not
  *   matrix      [cpu][matrix]         the culprit matrix of pairs, see culprit_matrix.h
  *   matrix_lost [cpu]                 charges that found no entry in matrix
@@ -16,8 +16,9 @@
 #pragma once
 
 #include "culprit_matrix.h"
+#include "rows.h"
 
-#define BLOCK_IO_VERSION 3
+#define BLOCK_IO_VERSION 4
 
 #define DEVICES 128
 /* Slices of service remembered per device: how far back a culprit can be named. */
@@ -90,8 +91,9 @@ struct io_cpu {
 /* Fixed at load. */
 struct io_config {
 	struct slot_config slots; /* cgroup_mask: pairs - 1 */
-	u32 matrix_mask;          /* entries per CPU - 1 */
+	struct row_config rows;
+	u32 matrix_mask; /* entries per CPU - 1 */
 	u32 bio_mask;
 	u32 request_mask;
-	u32 reserved[3];
+	u32 reserved;
 };

@@ -45,7 +45,7 @@ static __always_inline struct net_cpu *this_cpu(u32 *cpu)
 
 static __always_inline struct net_stats *stats_of(u32 cpu, u32 slot)
 {
-	slot += cpu * (settings.slots.cgroup_mask + 1 + SPECIALS);
+	slot += row_of(&settings.rows, cpu) * (settings.slots.cgroup_mask + 1 + SPECIALS);
 	return bpf_map_lookup_elem(&stats, &slot);
 }
 
@@ -99,7 +99,7 @@ static __always_inline void charge_since_mark(struct net_cpu *state, u32 cpu, u6
 	u64 spent = now - state->mark_ns;
 
 	if (row)
-		row->caused_ns += spent;
+		COUNT(settings.rows.shared, row->caused_ns, spent);
 	if (state->victim <= settings.slots.cgroup_mask ||
 	    state->victim == special_slot(settings.slots.cgroup_mask, SLOT_KSOFTIRQD))
 		charge_culprit(settings.matrix_mask, state->victim, culprit, spent);
@@ -179,9 +179,9 @@ int BPF_PROG(softirq_exit, unsigned int vector)
 	row = stats_of(cpu, state->victim);
 	if (!row)
 		return 0;
-	row->softirq_hist[bucket_of(spent)]++;
-	row->softirq_ns += spent;
-	row->softirq_count++;
+	COUNT(settings.rows.shared, row->softirq_hist[bucket_of(spent)], 1);
+	COUNT(settings.rows.shared, row->softirq_ns, spent);
+	COUNT(settings.rows.shared, row->softirq_count, 1);
 	return 0;
 }
 
@@ -211,8 +211,8 @@ int BPF_PROG(tcp_probe, struct sock *sk)
 	row = stats_of(cpu, state->owner == owner ? state->owner_slot : owner_slot(owner, &state->slot_lost));
 	if (!row)
 		return 0;
-	row->backlog_sum += unread;
-	row->backlog_count++;
+	COUNT(settings.rows.shared, row->backlog_sum, unread);
+	COUNT(settings.rows.shared, row->backlog_count, 1);
 	if (unread > row->backlog_max)
 		row->backlog_max = unread;
 	return 0;
@@ -225,7 +225,7 @@ int BPF_PROG(tcp_retransmit_skb, const struct sock *sk, const struct sk_buff *sk
 	const struct tcp_skb_cb *cb = (const void *)skb->cb;
 
 	if (row)
-		row->retransmits += BPF_CORE_READ(cb, tcp_gso_segs);
+		COUNT(settings.rows.shared, row->retransmits, BPF_CORE_READ(cb, tcp_gso_segs));
 	return 0;
 }
 
@@ -235,7 +235,7 @@ int BPF_PROG(tcp_retransmit_synack, const struct sock *sk)
 	struct net_stats *row = socket_stats(sk);
 
 	if (row)
-		row->retransmits++;
+		COUNT(settings.rows.shared, row->retransmits, 1);
 	return 0;
 }
 
@@ -244,7 +244,7 @@ static __always_inline int queue_full(const struct sock *sk)
 	struct net_stats *row = socket_stats(sk);
 
 	if (row)
-		row->full++;
+		COUNT(settings.rows.shared, row->full, 1);
 	return 0;
 }
 

@@ -4,7 +4,7 @@
  * The tables that net_stall.bpf.c writes and koordlet/probes/netstall/probe.py reads.
  *
  *   tags        [owners]               owners of sockets, interrupted tasks and receivers: see owners.h
- *   stats       [cpu][owners+SPECIALS] one struct net_stats per owner
+ *   stats       [row][owners+SPECIALS] one struct net_stats per owner; see rows.h
  *   matrix      [cpu][matrix]          the culprit matrix of softirq time, see culprit_matrix.h
  *   matrix_lost [cpu]                  charges that found no entry in matrix
  *   cpus        [cpu]                  the softirq that runs now, and what was lost
@@ -12,8 +12,9 @@
 #pragma once
 
 #include "culprit_matrix.h"
+#include "rows.h"
 
-#define NET_STALL_VERSION 3
+#define NET_STALL_VERSION 4
 
 struct net_stats {
 	u64 softirq_hist[BUCKETS]; /* how long each interruption took */
@@ -46,6 +47,7 @@ struct net_cpu {
 /* Fixed at load. */
 struct net_config {
 	struct slot_config slots; /* cgroup_mask: owners - 1 */
+	struct row_config rows;
 	u32 matrix_mask;          /* entries per CPU - 1 */
 	s32 preempt_count;        /* bytes from a CPU's run queue to its preemption count; 0 = unknown */
 };

@@ -43,6 +43,7 @@ TABLE(stamps, struct stamp);
 
 static __always_inline u32 cgroup_mask(void) { return settings.slots.cgroup_mask; }
 static __always_inline u32 matrix_mask(void) { return settings.matrix_mask; }
+static __always_inline bool shared_rows(void) { return settings.rows.shared; }
 static __always_inline struct culprit_entry *culprit_at(u32 i) { return bpf_map_lookup_elem(&matrix, &i); }
 static __always_inline struct cpu_state *cpu_at(u32 i) { return bpf_map_lookup_elem(&cpus, &i); }
 
@@ -69,7 +70,7 @@ __noinline int charge_shared(u64 key, u64 ns)
 
 static __always_inline struct slot_stats *stats_of(u32 cpu_id, u32 slot)
 {
-	u32 i = cpu_id * (cgroup_mask() + 1 + SPECIALS) + slot;
+	u32 i = row_of(&settings.rows, cpu_id) * (cgroup_mask() + 1 + SPECIALS) + slot;
 
 	return bpf_map_lookup_elem(&stats, &i);
 }

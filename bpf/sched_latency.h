@@ -8,19 +8,20 @@
  * call.
  *
  *   tags    [cgroups]               cgroup id that owns a slot, 0 = free; shared by all CPUs
- *   stats   [cpu][cgroups+SPECIALS] one struct slot_stats per slot
+ *   stats   [row][cgroups+SPECIALS] one struct slot_stats per slot; see rows.h
  *   matrix  [cpu][matrix], [shared] the culprit matrix, see culprit_matrix.h
  *   cpus    [cpu]                   the recent runners of a CPU, and what was lost
  *   stamps  [stamps]                by pid: what a task's next run needs to know of its last one
  *
- * The first index is the CPU wherever a row is written on the hot path: nothing there is atomic. A pair that has no
- * entry in the CPU's part of the matrix is charged in the shared part, atomically.
+ * The first index is the CPU wherever an entry is written on the hot path, and nothing there is atomic, except where
+ * CPUs share rows. A pair that has no entry in the CPU's part of the matrix is charged in the shared part, atomically.
  */
 #pragma once
 
 #include "culprit_matrix.h"
+#include "rows.h"
 
-#define SCHED_LATENCY_VERSION 3
+#define SCHED_LATENCY_VERSION 4
 
 /* Slices of run time remembered per CPU: how far back a culprit can be named. More than the tasks that wait for one CPU
  * at a load of 200 on two CPUs. */
@@ -75,9 +76,9 @@ struct stamp {
 /* Fixed at load. */
 struct sched_latency_config {
 	struct slot_config slots;
+	struct row_config rows;
 	u32 matrix_mask; /* entries per CPU - 1 */
 	u32 stamp_mask;  /* entries - 1 */
 	u32 cpus;        /* possible CPUs */
 	u32 shared;      /* entries of the matrix that all CPUs share (power of two), or 0 */
-	u32 reserved[2];
 };

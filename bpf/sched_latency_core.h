@@ -4,8 +4,9 @@
  * The part of sched_latency that is the same for CO-RE (sched_latency.bpf.c) and bcc (bcc/sched_latency.bcc.c):
  * counting waits, splitting a wait among the slices of a CPU, and remembering the slices.
  *
- * The tables of a CPU are written by that CPU only, with preemption off, from the scheduler: plain stores suffice. The
- * one shared table is tags, where a slot is claimed with a compare-and-swap at the first sight of a cgroup.
+ * The tables of a CPU are written by that CPU only, with preemption off, from the scheduler: plain stores suffice.
+ * Shared are tags, where a slot is claimed with a compare-and-swap at the first sight of a cgroup, and rows of stats
+ * on machines with many CPUs.
  */
 #pragma once
 
@@ -20,11 +21,14 @@
 #define LOOK_BACK RING
 #endif
 
+/* Whether CPUs share rows of stats. Each program defines it. */
+static bool shared_rows(void);
+
 static __always_inline void count_throttled(struct slot_stats *stats, u64 ns)
 {
 	if (stats) {
-		stats->throttled_ns += ns;
-		stats->throttled_count++;
+		COUNT(shared_rows(), stats->throttled_ns, ns);
+		COUNT(shared_rows(), stats->throttled_count, 1);
 	}
 }
 
@@ -36,13 +40,13 @@ static __always_inline void count_wait(struct slot_stats *stats, u64 wait, bool 
 		return;
 	bucket = bucket_of(wait);
 	if (preempted) {
-		stats->preempt_hist[bucket]++;
-		stats->preempt_sum_ns += wait;
+		COUNT(shared_rows(), stats->preempt_hist[bucket], 1);
+		COUNT(shared_rows(), stats->preempt_sum_ns, wait);
 		if (wait > stats->preempt_max_ns)
 			stats->preempt_max_ns = wait;
 	} else {
-		stats->wakeup_hist[bucket]++;
-		stats->wakeup_sum_ns += wait;
+		COUNT(shared_rows(), stats->wakeup_hist[bucket], 1);
+		COUNT(shared_rows(), stats->wakeup_sum_ns, wait);
 		if (wait > stats->wakeup_max_ns)
 			stats->wakeup_max_ns = wait;
 	}

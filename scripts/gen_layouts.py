@@ -22,6 +22,7 @@ HEADERS = (
     "slots.h",
     "owners.h",
     "culprit_matrix.h",
+    "rows.h",
     "sched_latency.h",
     "block_io.h",
     "net_stall.h",

@@ -25,6 +25,7 @@ BPF_F_TABLE("array", u32, struct stamp, stamps, STAMPS, BPF_F_MMAPABLE_);
 
 static __always_inline u32 cgroup_mask(void) { return CGROUPS - 1; }
 static __always_inline u32 matrix_mask(void) { return MATRIX - 1; }
+static __always_inline bool shared_rows(void) { return false; }
 static __always_inline u64 *tag_at(u32 i) { return tags.lookup(&i); }
 static __always_inline struct culprit_entry *culprit_at(u32 i) { return matrix.lookup(&i); }
 static __always_inline struct cpu_state *cpu_at(u32 i) { return cpus.lookup(&i); }

@@ -46,8 +46,11 @@ OWNER_SPACE: Final = {
 CULPRIT_ENTRY: Final[np.dtype[Any]] = np.dtype([("key", "u8"), ("count", "u8"), ("ns", "u8")])
 CULPRIT_LOST: Final[np.dtype[Any]] = np.dtype([("count", "u8"), ("ns", "u8")])
 
+# bpf/rows.h
+ROW_CONFIG: Final[np.dtype[Any]] = np.dtype([("rows", "u4"), ("shared", "u4")])
+
 # bpf/sched_latency.h
-SCHED_LATENCY_VERSION: Final = 3
+SCHED_LATENCY_VERSION: Final = 4
 RING: Final = 128
 SLOT_STATS: Final[np.dtype[Any]] = np.dtype(
     [
@@ -95,16 +98,16 @@ STAMP: Final[np.dtype[Any]] = np.dtype(
 SCHED_LATENCY_CONFIG: Final[np.dtype[Any]] = np.dtype(
     [
         ("slots", SLOT_CONFIG),
+        ("rows", ROW_CONFIG),
         ("matrix_mask", "u4"),
         ("stamp_mask", "u4"),
         ("cpus", "u4"),
         ("shared", "u4"),
-        ("reserved", "u4", 2),
     ]
 )
 
 # bpf/block_io.h
-BLOCK_IO_VERSION: Final = 3
+BLOCK_IO_VERSION: Final = 4
 DEVICES: Final = 128
 IO_RING: Final = 32
 IO_DIRECTION: Final = {"IO_READ": 0, "IO_WRITE": 1, "IO_DISCARD": 2, "IO_FLUSH": 3, "IO_DIRECTIONS": 4}
@@ -143,11 +146,18 @@ IO_CPU: Final[np.dtype[Any]] = np.dtype(
     [("slot_lost", "u8"), ("device_lost", "u8"), ("request_lost", "u8"), ("unstamped", "u8")]
 )
 IO_CONFIG: Final[np.dtype[Any]] = np.dtype(
-    [("slots", SLOT_CONFIG), ("matrix_mask", "u4"), ("bio_mask", "u4"), ("request_mask", "u4"), ("reserved", "u4", 3)]
+    [
+        ("slots", SLOT_CONFIG),
+        ("rows", ROW_CONFIG),
+        ("matrix_mask", "u4"),
+        ("bio_mask", "u4"),
+        ("request_mask", "u4"),
+        ("reserved", "u4"),
+    ]
 )
 
 # bpf/net_stall.h
-NET_STALL_VERSION: Final = 3
+NET_STALL_VERSION: Final = 4
 NET_STATS: Final[np.dtype[Any]] = np.dtype(
     [
         ("softirq_hist", "u8", 26),
@@ -177,7 +187,9 @@ NET_CPU: Final[np.dtype[Any]] = np.dtype(
         ("reserved", "u8", 2),
     ]
 )
-NET_CONFIG: Final[np.dtype[Any]] = np.dtype([("slots", SLOT_CONFIG), ("matrix_mask", "u4"), ("preempt_count", "i4")])
+NET_CONFIG: Final[np.dtype[Any]] = np.dtype(
+    [("slots", SLOT_CONFIG), ("rows", ROW_CONFIG), ("matrix_mask", "u4"), ("preempt_count", "i4")]
+)
 
 # bpf/mem_stall.h
 MEM_STALL_VERSION: Final = 1

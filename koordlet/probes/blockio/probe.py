@@ -17,6 +17,7 @@ from koordlet.probes.blockio.snapshot import BlockIOSnapshot, IoLosses
 from koordlet.probes.columns import Ints, sum_by
 from koordlet.probes.culprits.owners import OwnerIds
 from koordlet.probes.culprits.reader import MatrixLosses, MatrixReader
+from koordlet.probes.culprits.rows import rows_for, set_rows, share
 from koordlet.probes.culprits.slots import SPECIALS, TAG, SlotTable
 from koordlet.probes.layouts import (
     BLOCK_IO_VERSION,
@@ -44,6 +45,9 @@ from koordlet.probes.status import ProbeStatus
 from koordlet.system.proc.sysctl import read_sysctl
 
 PROBE = "block_io"
+MAX_ROWS, MAX_PAIRS = 8, 131072
+"""Rows of counters, and pairs of the culprit matrix of all CPUs together: on larger machines too, where CPUs share
+rows, because an atomic addition costs little beside a request to a disk."""
 SUMMED = tuple(name for name in IO_STATS.names or () if name != "reserved")
 QUEUE = "block_bio_queue"
 SPLIT = "block_split"
@@ -58,8 +62,8 @@ KPTR_HIDDEN_FROM_ALL = 2
 
 @dataclass(frozen=True, slots=True)
 class IoSizes:
-    """How large the tables are; all but `cpus` powers of two. They take
-    ``cpus*(1024*(pairs+16) + 24*matrix) + 16*pairs + 24*bios + 40*requests + 100 kB`` of kernel memory."""
+    """How large the tables are; all but `cpus` and `rows` powers of two. They take
+    ``rows*1024*(pairs+16) + 24*cpus*matrix + 16*pairs + 24*bios + 40*requests + 100 kB`` of kernel memory."""
 
     cpus: int
     pairs: int = 1024
@@ -68,17 +72,23 @@ class IoSizes:
     """Entries of the culprit matrix per CPU."""
     bios: int = 8192
     requests: int = 4096
+    rows: int = 0
+    """0 = one for each CPU, at most `MAX_ROWS`."""
+
+    def __post_init__(self) -> None:
+        if self.rows == 0:
+            object.__setattr__(self, "rows", rows_for(self.cpus, MAX_ROWS))
 
     @classmethod
     def of(cls, cpus: int) -> IoSizes:
-        """About 3 MB on two CPUs, 10 MB on eight and on 16, 36 MB on 64: resident in koordlet, which maps them."""
-        return cls(cpus) if cpus <= 8 else cls(cpus, pairs=512, matrix=2048)
+        """About 3 MB on two CPUs, 10 MB on eight, 13 MB from 32 CPUs on: resident in koordlet, which maps them."""
+        return cls(cpus, matrix=min(4096, share(MAX_PAIRS, cpus)))
 
     def entries(self) -> dict[str, int]:
         """Map name -> entries."""
         return {
             "tags": self.pairs,
-            "stats": self.cpus * (self.pairs + SPECIALS),
+            "stats": self.rows * (self.pairs + SPECIALS),
             "held": self.pairs,
             "matrix": self.cpus * self.matrix,
             "matrix_lost": self.cpus,
@@ -92,6 +102,7 @@ class IoSizes:
         """``struct io_config``"""
         config = np.zeros((), IO_CONFIG)
         config["slots"] = cgroup_v2, self.pairs - 1
+        set_rows(config, self.rows, self.cpus)
         config["matrix_mask"] = self.matrix - 1
         config["bio_mask"] = self.bios - 1
         config["request_mask"] = self.requests - 1
@@ -116,7 +127,7 @@ class BlockIO(MappedProbe):
             maps, entries, tags=TAG, held=TAG, stats=IO_STATS, devices=IO_DEVICE, cpus=IO_CPU
         )
         self._slots = SlotTable(tags)
-        self._stats = stats.reshape(sizes.cpus, sizes.pairs + SPECIALS)
+        self._stats = stats.reshape(sizes.rows, sizes.pairs + SPECIALS)
         self._matrix = MatrixReader(maps, sizes.cpus, sizes.matrix)
         self._matrix_lost = MatrixLosses(maps, sizes.cpus)
 

@@ -14,6 +14,7 @@ import numpy as np
 from koordlet.probes.columns import sum_by
 from koordlet.probes.culprits.owners import OwnerIds
 from koordlet.probes.culprits.reader import MatrixLosses, MatrixReader
+from koordlet.probes.culprits.rows import rows_for, set_rows, share
 from koordlet.probes.culprits.slots import SPECIALS, TAG, SlotTable
 from koordlet.probes.layouts import NET_CONFIG, NET_CPU, NET_STALL_VERSION, NET_STATS
 from koordlet.probes.loading import libbpf
@@ -33,6 +34,9 @@ from koordlet.probes.netstall.snapshot import SUMMED, NetLosses, NetStallSnapsho
 from koordlet.probes.status import ProbeStatus
 
 PROBE = "net_stall"
+MAX_ROWS, MAX_PAIRS = 8, 131072
+"""Rows of counters, and pairs of the culprit matrix of all CPUs together: on larger machines too, where CPUs share
+rows, because an atomic addition costs little beside a packet."""
 REQUIRED = ("softirq_entry", "softirq_exit", "tcp_retransmit_skb")
 OPTIONAL = {
     "netif_receive_skb": "no receivers of softirq time",
@@ -50,24 +54,30 @@ ORIGIN_UNKNOWN = "softirqs that a task raises are attributed to their receivers"
 
 @dataclass(frozen=True, slots=True)
 class NetSizes:
-    """How large the tables are; all but `cpus` powers of two. They take
-    ``cpus*(320*(owners+16) + 24*matrix + 64) + 8*owners`` bytes of kernel memory."""
+    """How large the tables are; all but `cpus` and `rows` powers of two. They take
+    ``rows*320*(owners+16) + cpus*(24*matrix + 64) + 8*owners`` bytes of kernel memory."""
 
     cpus: int
     owners: int = 1024
     matrix: int = 4096
     """Entries of the culprit matrix per CPU."""
+    rows: int = 0
+    """0 = one for each CPU, at most `MAX_ROWS`."""
+
+    def __post_init__(self) -> None:
+        if self.rows == 0:
+            object.__setattr__(self, "rows", rows_for(self.cpus, MAX_ROWS))
 
     @classmethod
     def of(cls, cpus: int) -> NetSizes:
-        """Under 1 MB on two CPUs, 24 MB on 64."""
-        return cls(cpus) if cpus <= 16 else cls(cpus, matrix=2048)
+        """Under 1 MB on two CPUs, 8 MB from 32 CPUs on."""
+        return cls(cpus, matrix=min(4096, share(MAX_PAIRS, cpus)))
 
     def entries(self) -> dict[str, int]:
         """Map name -> entries."""
         return {
             "tags": self.owners,
-            "stats": self.cpus * (self.owners + SPECIALS),
+            "stats": self.rows * (self.owners + SPECIALS),
             "matrix": self.cpus * self.matrix,
             "matrix_lost": self.cpus,
             "cpus": self.cpus,
@@ -77,6 +87,7 @@ class NetSizes:
         """``struct net_config``; `preempt_count` as `preempt_count_offset` returns it."""
         config = np.zeros((), NET_CONFIG)
         config["slots"] = cgroup_v2, self.owners - 1
+        set_rows(config, self.rows, self.cpus)
         config["matrix_mask"] = self.matrix - 1
         config["preempt_count"] = preempt_count
         return config.tobytes()
@@ -98,7 +109,7 @@ class NetStall(MappedProbe):
         sizes, entries = self.sizes, self.sizes.entries()
         tags, stats, self._cpus = map_arrays(maps, entries, tags=TAG, stats=NET_STATS, cpus=NET_CPU)
         self._slots = SlotTable(tags)
-        self._stats = stats.reshape(sizes.cpus, sizes.owners + SPECIALS)
+        self._stats = stats.reshape(sizes.rows, sizes.owners + SPECIALS)
         self._matrix = MatrixReader(maps, sizes.cpus, sizes.matrix)
         self._matrix_lost = MatrixLosses(maps, sizes.cpus)
 

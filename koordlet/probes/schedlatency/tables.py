@@ -60,8 +60,8 @@ class Tables:
             return map_array(fds[name], name, dtype, entries[name])
 
         self._slots = SlotTable(mapped("tags", TAG))
-        self._stats = mapped("stats", SLOT_STATS).reshape(sizes.cpus, sizes.slots)
-        self._numbers = self._stats.view(np.int64).reshape(sizes.cpus, sizes.slots, -1)
+        self._stats = mapped("stats", SLOT_STATS).reshape(sizes.rows, sizes.slots)
+        self._numbers = self._stats.view(np.int64).reshape(sizes.rows, sizes.slots, -1)
         self._cpus = mapped("cpus", CPU_STATE)
         self._matrix = MatrixReader(fds, sizes.cpus, sizes.matrix, sizes.shared)
         self._order: _SlotOrder | None = None
@@ -93,8 +93,8 @@ class Tables:
         """The time waited so far, summed over CPUs: three of a slot's numbers."""
         order = self._slot_order()
         sums = np.zeros((len(order.slots), len(_WAIT_COLUMNS)), dtype=np.int64)
-        for cpu in self._numbers:
-            sums += cpu[order.slots[:, None], _WAIT_COLUMNS]
+        for row in self._numbers:
+            sums += row[order.slots[:, None], _WAIT_COLUMNS]
         sums = sum_by(order.group, sums, len(order.keys))
         return WaitTotals(time.monotonic_ns(), order.keys, sums[:, 0] + sums[:, 1], sums[:, 2])
 

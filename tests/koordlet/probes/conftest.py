@@ -172,8 +172,9 @@ def clock_error_ns(wanted: str) -> int:
 
 
 @pytest.fixture(scope="session")
-def sizes(kernel_host: Host) -> Sizes:
-    return Sizes(cpus=possible_cpus(kernel_host.roots))
+def sizes(kernel_host: Host, request: pytest.FixtureRequest) -> Sizes:
+    """The parameter is the number of rows of counters; without one, each CPU has its own."""
+    return Sizes(cpus=possible_cpus(kernel_host.roots), rows=getattr(request, "param", 0))
 
 
 @pytest.fixture(scope="session")

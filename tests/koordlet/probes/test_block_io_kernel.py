@@ -125,9 +125,11 @@ def select(window: BlockIOSnapshot, key: int, disk: Disk) -> Io:
 
 
 @pytest.fixture(scope="module")
-def probe(kernel_host: Host) -> Iterator[BlockIO]:
+def probe(kernel_host: Host, request: pytest.FixtureRequest) -> Iterator[BlockIO]:
+    """The parameter is the number of rows of counters; without one, each CPU has its own."""
     place = ProbeEnvironment(kernel_host, possible_cpus(kernel_host.roots), None)
-    loaded = load_core(place, ids=OwnerIds.of(kernel_host, min_interval=0))
+    sizes = IoSizes(place.cpus, rows=getattr(request, "param", 0))
+    loaded = load_core(place, sizes, OwnerIds.of(kernel_host, min_interval=0))
     assert not loaded.conditions
     yield loaded
     loaded.close(keep=False)
@@ -198,7 +200,7 @@ def limit(group: Any, disk: Disk, mode: str, rate: int) -> None:
         group.cgroup.write("blkio", f"blkio.throttle.{mode}_bps_device", f"{disk.number} {rate}")
 
 
-@pytest.mark.parametrize("mode", ["read", "write"])
+@pytest.mark.parametrize(("probe", "mode"), [(0, "read"), (0, "write"), (1, "read")], indirect=["probe"])
 def test_direct_io_is_the_generators_and_the_disks(
     probe: BlockIO, disk: Disk, group: Callable[[str], Any], generate: Generate, mode: str
 ) -> None:

@@ -77,11 +77,35 @@ def test_names_are_those_of_the_enumerations() -> None:
 
 def test_settings_are_the_structures_of_the_headers() -> None:
     sizes = Sizes(cpus=3, cgroups=64, matrix=128, shared=512, stamps=256)
-    assert np.frombuffer(sizes.settings(cgroup_v2=True), "u4").tolist() == [1, 63, 127, 255, 3, 512, 0, 0]
-    io = IoSizes(cpus=2, pairs=64, matrix=128, bios=256, requests=512)
-    assert np.frombuffer(io.settings(cgroup_v2=False), "u4").tolist() == [0, 63, 127, 255, 511, 0, 0, 0]
-    net = NetSizes(cpus=2, owners=64, matrix=128).settings(True, preempt_count=-8)
-    assert np.frombuffer(net, "i4").tolist() == [1, 63, 127, -8]
+    assert np.frombuffer(sizes.settings(cgroup_v2=True), "u4").tolist() == [1, 63, 3, 0, 127, 255, 3, 512]
+    io = IoSizes(cpus=2, rows=1, pairs=64, matrix=128, bios=256, requests=512)
+    assert np.frombuffer(io.settings(cgroup_v2=False), "u4").tolist() == [0, 63, 1, 1, 127, 255, 511, 0]
+    net = NetSizes(cpus=2, rows=2, owners=64, matrix=128).settings(True, preempt_count=-8)
+    assert np.frombuffer(net, "i4").tolist() == [1, 63, 2, 0, 127, -8]
+
+
+@pytest.mark.parametrize("cpus", [1, 2, 6, 8, 16, 64, 65, 96, 128, 240, 512, 4096])
+def test_the_memory_of_the_tables_is_bounded_whatever_the_number_of_cpus(cpus: int) -> None:
+    sizes, io, net = Sizes(cpus), IoSizes.of(cpus), NetSizes.of(cpus)
+    assert (sizes.rows, io.rows, net.rows) == (min(cpus, 64), min(cpus, 8), min(cpus, 8))
+    used = {
+        "sched_latency": sum(
+            entries * itemsize
+            for entries, itemsize in zip(
+                sizes.entries().values(),
+                (8, layouts.SLOT_STATS.itemsize, layouts.CULPRIT_ENTRY.itemsize, layouts.CPU_STATE.itemsize, 64),
+                strict=True,
+            )
+        ),
+        "block_io": io.entries()["stats"] * layouts.IO_STATS.itemsize
+        + io.entries()["matrix"] * layouts.CULPRIT_ENTRY.itemsize,
+        "net_stall": net.entries()["stats"] * layouts.NET_STATS.itemsize
+        + net.entries()["matrix"] * layouts.CULPRIT_ENTRY.itemsize,
+    }
+    per_cpu = cpus * layouts.CPU_STATE.itemsize
+    assert used["sched_latency"] - per_cpu <= 48 << 20
+    assert used["block_io"] <= 12 << 20
+    assert used["net_stall"] <= 6 << 20
 
 
 def test_special_keys_have_names_and_cgroup_ids_have_none() -> None:

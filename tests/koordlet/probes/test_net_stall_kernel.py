@@ -22,7 +22,7 @@ from koordlet.probes.culprits.owners import OwnerIds
 from koordlet.probes.culprits.slots import SPECIAL_KEYS
 from koordlet.probes.loading.frame import ProbeEnvironment
 from koordlet.probes.netstall.files import NetFiles
-from koordlet.probes.netstall.probe import NetStall, load_core
+from koordlet.probes.netstall.probe import NetSizes, NetStall, load_core
 from koordlet.probes.netstall.snapshot import NetStallSnapshot, diff
 from koordlet.system.cpu.possible import possible_cpus
 from koordlet.system.host import Host
@@ -98,9 +98,11 @@ def tell(process: subprocess.Popen[str], what: object) -> None:
 
 
 @pytest.fixture(scope="module")
-def probe(kernel_host: Host) -> Iterator[NetStall]:
+def probe(kernel_host: Host, request: pytest.FixtureRequest) -> Iterator[NetStall]:
+    """The parameter is the number of rows of counters; without one, each CPU has its own."""
     place = ProbeEnvironment(kernel_host, possible_cpus(kernel_host.roots), None)
-    loaded = load_core(place, ids=OwnerIds.of(kernel_host, min_interval=0))
+    sizes = NetSizes(place.cpus, rows=getattr(request, "param", 0))
+    loaded = load_core(place, sizes, OwnerIds.of(kernel_host, min_interval=0))
     assert not loaded.conditions
     yield loaded
     loaded.close(keep=False)
@@ -202,6 +204,7 @@ def net_softirqs() -> int:
     return sum(sum(map(int, row[1:])) for row in rows if row[0] in ("NET_TX:", "NET_RX:"))
 
 
+@pytest.mark.parametrize("probe", [0, 1], indirect=True)
 def test_softirqs_are_the_kernels_and_their_time_has_a_receiver(probe: NetStall, sides: tuple[Side, Side]) -> None:
     client, server = sides
     # Strangers have packets, too, while one figure is read after the other: each lies between two looks at the other.

@@ -153,6 +153,19 @@ def test_noisy_neighbour_is_named_and_the_wait_is_the_kernels(
     assert other_ns - older <= kernel.delay_ns - 0.97 * neighbour.run_ns + 5 * MS
 
 
+@pytest.mark.parametrize("sizes", [1], indirect=True, ids=["one row of counters"])
+def test_cpus_that_share_a_row_lose_no_wait(
+    measure: Measure, group: Callable[[str], Any], until_ran: Callable[..., Callable[[], None]], clock_error_ns: int
+) -> None:
+    victim, noisy = group("victim"), group("noisy")
+    pids = [victim.run(cpu=cpu) for cpu in (0, 1)]
+    seen = measure(until_ran(*[noisy.run(cpu=cpu) for cpu in (0, 1)]), victim, noisy)
+    delays, arrivals = (sum(getattr(seen.kernel[pid], name) for pid in pids) for name in ("delay_ns", "arrivals"))
+    slack = 4 * MS + clock_error_ns * arrivals
+    assert waited(seen.result, victim.id) == pytest.approx(delays, rel=0.02, abs=slack), seen.result.lost
+    assert 0.9 * arrivals - 8 <= counted(seen.result, victim.id) <= arrivals + 8
+
+
 def test_all_waiting_is_charged_to_a_culprit(
     measure: Measure, group: Callable[[str], Any], until_ran: Callable[..., Callable[[], None]]
 ) -> None:
