@@ -128,7 +128,7 @@ dashboards:  ## rewrite deploy/grafana and the panels in docs/grafana.md
 	@$(PY) -m scripts.grafana
 
 .PHONY: fuzz
-fuzz: setup-test  ## every parser of tenant input with hypothesis and Atheris, the API with schemathesis; MINUTES=60 each
+fuzz:  ## every parser of tenant input with hypothesis and Atheris, the API with schemathesis; MINUTES=60 each
 	@scripts/fuzz.sh $(or $(MINUTES),5)
 
 .PHONY: security-tables

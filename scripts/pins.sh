@@ -9,6 +9,6 @@ compile() {
 }
 compile --extra demo --output-file requirements/runtime.txt pyproject.toml
 compile --extra demo --extra dev --constraint requirements/runtime.txt --output-file requirements/dev.txt pyproject.toml
-compile --extra demo --constraint requirements/runtime.txt --output-file requirements/fuzz.txt pyproject.toml requirements/fuzz.in
+compile --extra demo --constraint requirements/dev.txt --output-file requirements/fuzz.txt pyproject.toml requirements/fuzz.in
 # the site's tools share nothing with the product
 compile --output-file requirements/docs.txt requirements/docs.in

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Lint, the documentation site and every test, in five groups selected by pytest markers (pyproject.toml). Arguments go to pytest.
+# Lint, the documentation site, every test in five groups selected by pytest markers (pyproject.toml), and short fuzzing. Arguments go to pytest.
 #   guest    boots a virtual machine; it keeps little more than one CPU busy, so all but kubernetes run beside it
 #   pure     needs neither root nor a kernel feature; tests/control runs beside the rest and tools
+#   fuzz     scripts/fuzz.sh short, beside pure; only without arguments
 #   tools    runs containerd, dockerd, Prometheus, kubectl
 #   machine  drives this machine's kernel or a whole cluster, the cluster first: many later tests measure time, and the guest
 #            has ended by then, unless it had to be booted again
@@ -16,7 +17,7 @@ HEAVY="kernel or e2e or guest or kubernetes"
 logs=build/tests
 KUBERNETES=v1.35
 LONG="embedded_suites chart kustomize api_server nodes faults" # of tests/kubernetes: only `make test-kubernetes` runs them, to stay below an hour
-failed=0 selected=0 niceness=0 guest="" control="" build=""
+failed=0 selected=0 niceness=0 guest="" control="" build="" fuzz=""
 
 progress() { echo "run_tests: $*, after $SECONDS s"; }
 # timeout sends INT so that fixtures remove what they created; it would take 0 for no limit.
@@ -43,7 +44,7 @@ logged() { # GROUP PROCESS: waits for a group in the background and shows its ou
   ended "$1" $status
 }
 stop_background() {
-  for group in $guest $control $build; do { kill -TERM -- "-$group" && wait "$group"; } 2>/dev/null; done
+  for group in $guest $control $build $fuzz; do { kill -TERM -- "-$group" && wait "$group"; } 2>/dev/null; done
 }
 trap stop_background EXIT
 trap 'exit 130' INT TERM
@@ -64,6 +65,10 @@ limited make --no-print-directory docs || failed=1
 set -m
 tests control "not ($HEAVY or runtime or kubectl)" --part=control "$@" </dev/null >$logs/control.log 2>&1 &
 control=$!
+if [ $# = 0 ]; then
+  limited scripts/fuzz.sh short </dev/null >$logs/fuzz.log 2>&1 &
+  fuzz=$!
+fi
 set +m
 tests pure "not ($HEAVY or runtime or kubectl)" --part=rest "$@"
 ended pure $?
@@ -71,6 +76,8 @@ tests tools "(runtime or kubectl) and not ($HEAVY)" "$@"
 ended tools $?
 logged control "$control"
 control=""
+[ -z "$fuzz" ] || logged fuzz "$fuzz"
+fuzz=""
 niceness=0
 tests machine "(kernel or e2e) and not (guest or kubernetes)" "$@"
 ended machine $?

@@ -2,6 +2,7 @@
 # Prepares this checkout: Debian packages, Python packages, generated code, BPF objects.
 #   scripts/setup.sh demo   what `make demo` needs
 #   scripts/setup.sh test   the same, plus what `make test` and `make bench` need
+#   scripts/setup.sh fuzz   the same as for the tests, plus Atheris and schemathesis in build/fuzz/venv
 #   scripts/setup.sh screenshots   the same as for the demo, plus Prometheus, containers and a browser
 #   scripts/setup.sh colocation   the same, plus the services and batch work of `make bench-colocation`
 # Idempotent: a stamp named after the inputs' checksum makes the second run a matter of milliseconds.
@@ -11,11 +12,11 @@ mode=${1:-demo}
 case $mode in
   demo) lists="scripts/apt/base.txt scripts/apt/bpf.txt"; pins=requirements/runtime.txt ;;
   screenshots) lists="scripts/apt/base.txt scripts/apt/bpf.txt scripts/apt/screenshots.txt"; pins=requirements/runtime.txt ;;
-  test) lists="scripts/apt/base.txt scripts/apt/bpf.txt scripts/apt/test.txt scripts/apt/kubernetes.txt"; pins=requirements/dev.txt ;;
+  test | fuzz) lists="scripts/apt/base.txt scripts/apt/bpf.txt scripts/apt/test.txt scripts/apt/kubernetes.txt"; pins=requirements/dev.txt ;;
   colocation)
     lists="scripts/apt/base.txt scripts/apt/bpf.txt scripts/apt/test.txt scripts/apt/kubernetes.txt scripts/apt/colocation.txt"
     pins=requirements/dev.txt ;;
-  *) echo "setup: unknown mode '$mode' (demo, screenshots, test or colocation)" >&2; exit 2 ;;
+  *) echo "setup: unknown mode '$mode' (demo, screenshots, test, fuzz or colocation)" >&2; exit 2 ;;
 esac
 say() { printf 'setup: %s\n' "$*"; }
 [ "$(id -u)" = 0 ] || { echo "setup: must run as root: cgroups, BPF and apt-get need it" >&2; exit 1; }
@@ -60,6 +61,22 @@ if [ ! -e "$stamp" ] && [ ! -e "build/.venv-$test_sum" ]; then
   build/venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
   rm -f build/.venv-*
   touch "$stamp"
+fi
+# The fuzzers have an environment of their own, because pytest would load their plugins. It sees the packages of build/venv,
+# so that only ten are installed.
+if [ "$mode" = fuzz ]; then
+  stamp=build/fuzz/.venv-$(sum requirements/fuzz.txt "$pins" pyproject.toml)
+  if [ ! -e "$stamp" ]; then
+    say "installing Atheris and schemathesis into build/fuzz/venv"
+    mkdir -p build/fuzz
+    rm -rf build/fuzz/venv build/fuzz/.venv-*
+    build/venv/bin/python -m venv --without-pip build/fuzz/venv
+    build/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+      >"$(build/fuzz/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tests.pth"
+    build/venv/bin/python -m pip --python build/fuzz/venv/bin/python install -qq --disable-pip-version-check --require-hashes \
+      -r requirements/fuzz.txt
+    touch "$stamp"
+  fi
 fi
 
 # Generated code and BPF objects

@@ -2,8 +2,8 @@
 
     build/fuzz/venv/bin/python -m tests.fuzz.api_by_openapi PYTHON SECONDS
 
-PYTHON runs the server (build/venv). Part of `make fuzz`; the time is divided among the documents, which are those of
-groups with the kinds of tenants. `tests/control/standalone/test_http_openapi_fuzz.py` is the short form in the tests.
+PYTHON runs the server (build/venv). The time is divided among the documents, which are those of groups with the kinds
+of tenants. Part of `scripts/fuzz.sh`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def fuzz(url: str, token: str, document: str, seconds: float) -> int:
         str(Path(sys.executable).with_name("schemathesis")), "run", f"{url}/openapi/v3/{document}", f"--url={url}",
         f"--header=Authorization: Bearer {token}", "--tls-verify=false", "--checks=not_a_server_error",
         "--phases=fuzzing", f"--max-time={max(1, int(seconds))}", "--request-timeout=20",
-        "--continue-on-failure", "--no-color",
+        "--continue-on-failure", "--no-color", "--warnings=off",
     ]  # fmt: skip
     environment = {**os.environ, "SCHEMATHESIS_HOOKS": "tests.fuzz.openapi_hooks", "PYTHONPATH": str(ROOT)}
     folder = ROOT / "build" / "fuzz"  # schemathesis writes what it found into its working directory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,6 +16,10 @@ Json = dict[str, Any]
 JSON = "application/json"
 GZIP_MIN_BYTES = 128 * 1024
 """Smaller bodies are not compressed: on a fast network it would cost more time than it saves."""
+MAX_WARNING_CHARS = 4096
+"""Of all warnings of a response, as in kube-apiserver: clients limit the headers of a response."""
+_NOT_IN_HEADERS = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Control characters, and surrogates, which UTF-8 cannot encode. Warnings quote names of fields of a request's body."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -44,9 +49,13 @@ def json_response(
         out["Content-Encoding"] = "gzip"
         out["Vary"] = ", ".join(filter(None, (out.get("Vary"), "Accept-Encoding")))
     response = web.Response(body=raw, status=status, headers=out)
+    room = MAX_WARNING_CHARS
     for text in dict.fromkeys(warnings):
-        quoted = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
-        response.headers.add("Warning", f'299 - "{quoted}"')
+        shown = _NOT_IN_HEADERS.sub(" ", text[:room])
+        room -= len(shown)
+        if shown:
+            quoted = shown.replace("\\", "\\\\").replace('"', '\\"')
+            response.headers.add("Warning", f'299 - "{quoted}"')
     return response
 
 

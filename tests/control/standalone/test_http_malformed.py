@@ -51,6 +51,18 @@ async def test_values_of_another_type_are_rejected(http: Any, path: str, body: A
         assert patched.status in (400, 404, 422), patched.text
 
 
+async def test_names_of_unknown_fields_do_not_break_the_response(http: Any) -> None:
+    """Warnings quote them in headers: without control characters, and not more than clients accept."""
+    for kind in ("merge-patch+json", "strategic-merge-patch+json"):
+        await http("POST", CMS, NAMES)
+        patch = {"a\r\nb: c\x00\x85": 1, **{f"{'field' * 50}{number}": 1 for number in range(2000)}}
+        patched = await http("PATCH", f"{CMS}/a", patch, content_type=f"application/{kind}")
+        assert patched.status == 200, patched.text
+        warnings = patched.headers.getall("Warning")
+        assert '299 - "unknown field \\"a  b: c  \\""' in warnings
+        assert sum(map(len, warnings)) < 6000
+
+
 @pytest.mark.parametrize(("path", "body"), BODIES.values(), ids=BODIES.keys())
 async def test_patches_with_values_of_another_type_are_rejected(http: Any, path: str, body: Any) -> None:
     name = "p" if path == PODS else "a"
