@@ -157,9 +157,6 @@ class QuotaForest:
     def pod(self, uid: str) -> QuotaPod | None:
         return self._pods.get(uid)
 
-    def pods(self) -> Iterable[QuotaPod]:
-        return self._pods.values()
-
     def _join(self, pod: QuotaPod, quota: QuotaFigures | None) -> None:
         pod.quota = quota
         if quota is None:

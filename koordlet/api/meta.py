@@ -121,11 +121,6 @@ class LabelSelectorRequirement(Struct):
         doc("Values for In and NotIn; empty for Exists and DoesNotExist.", list_type="atomic"),
     ] = []
 
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether `labels` satisfy the expression. Raises SelectorError when it is invalid."""
-        self.validate()
-        return self.holds(labels)
-
     def validate(self) -> None:
         """Raises SelectorError when the expression is invalid."""
         if not is_label_key(self.key):

@@ -6,7 +6,6 @@ and `mid-cpu` in milli-cores, memory in bytes (spec 01 §4.3, §5.10).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -47,11 +46,6 @@ def without_deprecated(resources: Resources) -> ResourceList:
 def is_extended(name: str) -> bool:
     """Whether a resource is an extended one: not native to Kubernetes, with integer amounts and no overcommit."""
     return "/" in name and "kubernetes.io/" not in name and not name.startswith("requests.")
-
-
-def amplify(amount: int, ratio: float) -> int:
-    """`amount` times `ratio`, rounded up on the binary double; unchanged for ratios up to 1."""
-    return amount if ratio <= 1 else math.ceil(float(amount) * ratio)
 
 
 def amplified_allocatable(allocatable: Resources, raw: Resources, ratios: Mapping[str, float]) -> ResourceList:

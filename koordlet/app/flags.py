@@ -52,7 +52,6 @@ class _Spec:
     choices: tuple[str, ...] | None = None
     deprecated: str | None = None
     config_file: bool = False
-    positional: bool = False
     unused: bool = False
 
 
@@ -96,11 +95,6 @@ def flag(
     return dataclasses.field(default_factory=lambda: None, metadata={_MARK: spec})
 
 
-def positional(help: str) -> Any:
-    """Declare the field (list[str]) for the arguments after the flags; without one such arguments are an error."""
-    return dataclasses.field(default_factory=list, metadata={_MARK: _Spec(help, (), positional=True)})
-
-
 def parse(options: type[_T], argv: Sequence[str], *, prog: str, description: str = "") -> _T:
     """Read `argv` (without the program name) or end the process; see the module's docstring."""
     for word in argv:
@@ -121,10 +115,8 @@ def parse(options: type[_T], argv: Sequence[str], *, prog: str, description: str
 
 def read(options: type[_T], argv: Sequence[str]) -> _T:
     """Read `argv` into an instance of `options`. Raises FlagError."""
-    flags, args_field = _flags(options)
-    set_values, args = _read_line(flags, argv)
-    if args and args_field is None:
-        raise FlagError(f'unexpected argument "{args[0]}"')
+    flags = _flags(options)
+    set_values = _read_line(flags, argv)
     values: dict[str, Any] = {f.field: _default(f) for f in flags.values()}
     for f in flags.values():
         path = set_values.get(f.field, values[f.field]) if f.spec.config_file else None
@@ -133,8 +125,6 @@ def read(options: type[_T], argv: Sequence[str]) -> _T:
     values |= set_values
     for f in flags.values():
         _check(f, values[f.field])
-    if args_field is not None:
-        values[args_field] = args
     try:
         return options(**values)
     except FlagError:
@@ -145,8 +135,8 @@ def read(options: type[_T], argv: Sequence[str]) -> _T:
 
 def usage(options: type, *, prog: str, description: str = "") -> str:
     """The text of --help: all flags with type, default and help, sorted by name."""
-    flags, args_field = _flags(options)
-    lines = [f"Usage: {prog} [flags]{' [args]' if args_field else ''}", ""]
+    flags = _flags(options)
+    lines = [f"Usage: {prog} [flags]", ""]
     if description:
         lines += [description, ""]
     lines.append("Flags:")
@@ -162,7 +152,7 @@ def usage(options: type, *, prog: str, description: str = "") -> str:
 
 def deprecated(options: object) -> dict[str, str]:
     """The deprecated flags of parsed options whose value is not the default -> their deprecation text."""
-    flags, _ = _flags(type(options))
+    flags = _flags(type(options))
     return {
         f.name: f.spec.deprecated
         for f in flags.values()
@@ -172,40 +162,36 @@ def deprecated(options: object) -> dict[str, str]:
 
 def unused(options: object) -> list[str]:
     """The names of flags without effect whose value is not the default."""
-    flags, _ = _flags(type(options))
+    flags = _flags(type(options))
     return [f.name for f in flags.values() if f.spec.unused and getattr(options, f.field) != _default(f)]
 
 
-def _flags(options: type) -> tuple[dict[str, _Flag], str | None]:
+def _flags(options: type) -> dict[str, _Flag]:
     if not dataclasses.is_dataclass(options):
         raise TypeError(f"{options.__name__} is not a dataclass")
     hints = typing.get_type_hints(options, include_extras=True)
     flags: dict[str, _Flag] = {}
-    args_field: str | None = None
     for field in dataclasses.fields(options):
         spec: _Spec | None = field.metadata.get(_MARK)
         if spec is None:
-            continue
-        if spec.positional:
-            args_field = field.name
             continue
         name = spec.name or _canonical(field.name)
         if name in flags:
             raise TypeError(f"two fields of {options.__name__} declare the flag --{name}")
         kind, reader, merge = _reader(hints[field.name])
         flags[name] = _Flag(field.name, name, spec, kind, reader, merge)
-    return flags, args_field
+    return flags
 
 
-def _read_line(flags: dict[str, _Flag], argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+def _read_line(flags: dict[str, _Flag], argv: Sequence[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     index = 0
     while index < len(argv):
         word = argv[index]
-        if word == "--":
-            return values, list(argv[index + 1 :])
-        if word == "-" or not word.startswith("-"):
-            return values, list(argv[index:])  # as in Go: the first argument without `-` ends the flags
+        if word == "--" and index + 1 == len(argv):
+            break
+        if word == "--" or word == "-" or not word.startswith("-"):
+            raise FlagError(f'unexpected argument "{argv[index + 1] if word == "--" else word}"')
         body, equals, value = word.removeprefix("-").removeprefix("-").partition("=")
         if not body or body.startswith("-"):
             raise FlagError(f'bad flag syntax "{word}"')
@@ -220,7 +206,7 @@ def _read_line(flags: dict[str, _Flag], argv: Sequence[str]) -> tuple[dict[str, 
             else:
                 raise FlagError(f"flag needs an argument: --{body}")
         _store(values, f, _convert(f, value))
-    return values, []
+    return values
 
 
 def _read_file(flags: dict[str, _Flag], path: Path) -> dict[str, Any]:

@@ -49,11 +49,6 @@ class Buckets:
         count = ceil(log(maximum * (ratio - 1) / first + 1, ratio)) + 1
         return cls(np.array([first * (ratio**b - 1) / (ratio - 1) for b in range(count)]))
 
-    @classmethod
-    def linear(cls, *, count: int, width: float) -> Self:
-        """Buckets of equal width."""
-        return cls(np.arange(count, dtype=np.float64) * width)
-
     def __len__(self) -> int:
         return len(self.starts)
 
@@ -109,7 +104,7 @@ class Histograms:
     def add(self, rows: Rows, values: Floats, at: float, weight: float = 1.0) -> None:
         """Add one sample to each of `rows`, which must be distinct, all at the same time."""
         self._advance(rows, at)
-        scaled = self._scaled(rows, at, weight)
+        scaled = weight * np.exp2((at - self.reference[rows]) / self.half_life)
         self.weights[rows, self.buckets.find(values)] += scaled
         self.total[rows] += scaled
 
@@ -120,14 +115,6 @@ class Histograms:
             scaled = np.exp2((at - self.reference[row]) / self.half_life)
             np.add.at(self.weights[row], self.buckets.find(values), scaled)
             self.total[row] += scaled.sum()
-
-    def subtract(self, rows: Rows, values: Floats, at: float, weight: float = 1.0) -> None:
-        """Remove samples that were added at `at`; weights below EPSILON become 0."""
-        self._advance(rows, at)
-        scaled = self._scaled(rows, at, weight)
-        cells = rows, self.buckets.find(values)
-        self.weights[cells] = _clamped(self.weights[cells] - scaled)
-        self.total[rows] = _clamped(self.total[rows] - scaled)
 
     def merge(self, row: int, other: Histograms, other_row: int) -> None:
         """Add another histogram's samples. Raises ValueError if its buckets or half-life differ."""
@@ -167,10 +154,6 @@ class Histograms:
     def only_zeros(self, rows: Rows) -> NDArray[np.bool_]:
         """Whether all samples are in the first bucket."""
         return ~_any(self.weights[rows, 1:] >= EPSILON)
-
-    def _scaled(self, rows: Rows, at: float, weight: float) -> Floats:
-        scaled: Floats = weight * np.exp2((at - self.reference[rows]) / self.half_life)
-        return scaled
 
     def _advance(self, rows: Rows, at: float) -> None:
         late = rows[at > self.reference[rows] + MAX_HALF_LIVES * self.half_life]
@@ -228,7 +211,3 @@ def _any(cells: Any) -> NDArray[np.bool_]:
     """Whether any cell of each row is true."""
     any_cell: NDArray[np.bool_] = cells.any(axis=1)
     return any_cell
-
-
-def _clamped(weights: Floats) -> Floats:
-    return np.where(weights < EPSILON, 0.0, weights)

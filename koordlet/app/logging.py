@@ -67,16 +67,11 @@ class LoggingOptions:
 
 
 class Logger:
-    """A wrapper of a standard-library logger with fields as keyword arguments; `bind` presets fields."""
+    """A wrapper of a standard-library logger with fields as keyword arguments."""
 
-    def __init__(self, logger: logging.Logger, fields: dict[str, Any] | None = None) -> None:
+    def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
-        self._fields = fields or {}
         self._once = OnceKeys()
-
-    def bind(self, **fields: Any) -> Logger:
-        """A logger that adds `fields` to each record."""
-        return Logger(self._logger, {**self._fields, **fields})
 
     def debug(self, message: str, **fields: Any) -> None:
         self._log(logging.DEBUG, message, fields)
@@ -104,10 +99,9 @@ class Logger:
 
     def _log(self, level: int, message: str, fields: dict[str, Any], exc_info: bool = False) -> None:
         if self._logger.isEnabledFor(level):
-            merged = {**self._fields, **fields}
-            extra = {_FIELDS: merged, _MESSAGE: message}
+            extra = {_FIELDS: fields, _MESSAGE: message}
             self._logger.log(
-                level, "%s%s", message, _Fields(merged), extra=extra, exc_info=exc_info or None, stacklevel=3
+                level, "%s%s", message, _Fields(fields), extra=extra, exc_info=exc_info or None, stacklevel=3
             )
 
 

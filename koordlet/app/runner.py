@@ -87,10 +87,6 @@ class Runner:
         self._status = self._status or status
         self._stopping.set()
 
-    @property
-    def stopping(self) -> asyncio.Event:
-        return self._stopping
-
     async def run(self) -> int:
         """Start all services, wait for a signal or `stop`, stop all services. Returns the exit status."""
         loop = asyncio.get_running_loop()

@@ -92,11 +92,7 @@ class Gone(ApiError):
 
 
 class Invalid(ApiError):
-    """422: the object violates its schema; `fields` lists the invalid fields."""
-
-    @property
-    def fields(self) -> list[str]:
-        return [cause.field for cause in self._causes]
+    """422: the object violates its schema."""
 
 
 class TooManyRequests(ApiError):

@@ -125,7 +125,3 @@ class PluginEvictor:
             self._proxy.pretend(pod, options)
             return True
         return await self._proxy.evict(pod, options)
-
-    @property
-    def total_evicted(self) -> int:
-        return self._proxy.total_evicted

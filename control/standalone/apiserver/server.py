@@ -108,10 +108,6 @@ class ApiServer:
     def kubeconfig_path(self) -> Path:
         return self.config.data_dir / "admin.kubeconfig"
 
-    @property
-    def ca_file(self) -> Path:
-        return self.pki.ca_file
-
     async def start(self) -> None:
         config = self.config
         config.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -26,7 +26,3 @@ def put(
     new |= {"lastTransitionTime": since, **more}
     updated = [new if each.get("type") == kind else each for each in conditions or ()]
     return updated if old is not None else [*updated, new]
-
-
-def drop(conditions: list[Json] | None, kind: str) -> list[Json]:
-    return [each for each in conditions or () if each.get("type") != kind]

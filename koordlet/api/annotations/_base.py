@@ -122,10 +122,6 @@ class DefaultAnnotation(Generic[T]):
         """The text of the annotation."""
         return self._inner.text(value)
 
-    def put(self, annotations: Map | None, value: T) -> dict[str, str]:
-        """A copy of the map with the annotation set."""
-        return self._inner.put(annotations, value)
-
 
 def more_items(document: object, limit: int) -> bool:
     """Whether a decoded JSON document has more than `limit` members and elements; visits at most that many."""

@@ -8,7 +8,7 @@ aware datetime. Re-exported by `koordlet.api.encoding.wire`.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import total_ordering
 from typing import ClassVar, Self
 
@@ -106,11 +106,6 @@ class Duration:
     def seconds(self) -> float:
         """The duration in seconds."""
         return self._ns / 10**9
-
-    @property
-    def timedelta(self) -> timedelta:
-        """The duration as a timedelta, truncated to microseconds."""
-        return timedelta(microseconds=int(self._ns / 1000))
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Duration is immutable, cannot set {name}")

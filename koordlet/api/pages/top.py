@@ -24,11 +24,6 @@ class TopCulprit(Struct):
     share: Annotated[float, doc("Share of the subject's waiting time that it caused, 0 to 1.")] = written(float)
     wait: Annotated[float, doc("Waiting time that it caused, seconds per second.")] = written(float)
 
-    @property
-    def label(self) -> str:
-        """`namespace/pod/name`, as far as known."""
-        return "/".join(part for part in (self.namespace, self.pod, self.name) if part)
-
 
 class TopPressure(Struct):
     """Share of wall time, 0 to 1, in which some (or all) tasks were stalled."""

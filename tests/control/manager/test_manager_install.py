@@ -74,7 +74,9 @@ async def test_the_configuration_is_created_once_and_not_overwritten(tmp_path: P
 async def test_registered_webhooks_stay_when_the_manifests_are_applied_again(tmp_path: Path) -> None:
     async with ApiServer(tmp_path / "api") as server, Client(ClientConfig.load(server.kubeconfig_path)) as admin:
         await install(server, tmp_path)
-        target = ConfigurationTarget(WebhookEnv(), 9876, ("/mutate-pod", "/validate-pod"), server.ca_file.read_bytes())
+        target = ConfigurationTarget(
+            WebhookEnv(), 9876, ("/mutate-pod", "/validate-pod"), server.pki.ca_file.read_bytes()
+        )
         paths = [
             f"/apis/admissionregistration.k8s.io/v1/{resource.plural}/{made['metadata']['name']}"
             for made, resource in zip(manifests.webhooks(), (MUTATING, VALIDATING), strict=True)

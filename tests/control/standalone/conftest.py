@@ -35,7 +35,7 @@ class Http:
 
     def __init__(self, server: ApiServer) -> None:
         self.server = server
-        self.context = ssl.create_default_context(cafile=str(server.ca_file))
+        self.context = ssl.create_default_context(cafile=str(server.pki.ca_file))
         self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=self.context, limit=0))
 
     async def __call__(

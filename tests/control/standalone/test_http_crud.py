@@ -430,7 +430,7 @@ async def test_state_survives_a_restart(tmp_path: Any, connect: Any) -> None:
         client = connect(second)
         assert (await client("GET", f"{CMS}/a")).body == made
         assert second.admin_token == first.admin_token
-        assert second.ca_file.read_text() == first.pki.ca_pem
+        assert second.pki.ca_file.read_text() == first.pki.ca_pem
         await client.session.close()
     assert oct(second.kubeconfig_path.stat().st_mode & 0o777) == "0o600"
 

@@ -135,7 +135,7 @@ async def test_a_listener_that_only_a_node_object_names_learns_nothing(
 ) -> None:
     """An agent that may write nodes/status sends the server to an address of its choice."""
     cert, key = serving_certificate(tmp_path / "self-signed", "n", "127.0.0.1")
-    async with listener(server_tls(cert, key, server.ca_file)) as (port, requests):
+    async with listener(server_tls(cert, key, server.pki.ca_file)) as (port, requests):
         await node(http, port)
         answer = await http("GET", "/api/v1/nodes/n/proxy/pods")
         assert answer.status == 503

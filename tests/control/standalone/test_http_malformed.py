@@ -128,7 +128,7 @@ async def test_a_broken_compressed_body_is_rejected(http: Any) -> None:
 @pytest.mark.parametrize("token", [b"\xff\xfe", b"a.b.c", base64.urlsafe_b64encode(b"[" * 5_500) + b".e30.c"])
 async def test_a_token_of_arbitrary_bytes_is_rejected(server: ApiServer, token: bytes) -> None:
     url = urlsplit(server.url)
-    context = ssl.create_default_context(cafile=str(server.ca_file))
+    context = ssl.create_default_context(cafile=str(server.pki.ca_file))
     reader, writer = await asyncio.open_connection(url.hostname, url.port, ssl=context)
     writer.write(b"GET /api HTTP/1.1\r\nHost: a\r\nConnection: close\r\nAuthorization: Bearer " + token + b"\r\n\r\n")
     status = await reader.readline()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from koordlet.api import resources
 from koordlet.api.annotations.node import NodeReservation
 from koordlet.api.devicerequest import DeviceRequestError, gpu_request, share_request
 from koordlet.api.encoding.quantity import Quantity
-from koordlet.api.resources import amplify, translate_name
+from koordlet.api.resources import translate_name
 
 
 def amounts(**texts_by_name: str) -> dict[str, Quantity]:
@@ -60,22 +58,6 @@ def test_deprecated_names() -> None:
     }  # fmt: skip
     both = {"koordinator.sh/batch-cpu": Quantity("1"), "kubernetes.io/batch-cpu": Quantity("2")}
     assert resources.without_deprecated(both) == both
-
-
-# --- amplification -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("amount", "ratio", "amplified"),
-    [(1000, 1.1, 1100), (100, 1.1, 111), (3000, 1.15, 3450), (1000, 1.0, 1000), (1000, 0.5, 1000), (0, 1.5, 0)],
-)
-def test_amplify(amount: int, ratio: float, amplified: int) -> None:
-    assert amplify(amount, ratio) == amplified
-
-
-@given(st.integers(0, 10**12), st.floats(0.1, 5))
-def test_amplify_never_reduces(amount: int, ratio: float) -> None:
-    assert amplify(amount, ratio) >= amount
 
 
 def test_webhook_amplification_truncates() -> None:

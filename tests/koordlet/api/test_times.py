@@ -36,7 +36,7 @@ def test_refuses_other_durations(text: str) -> None:
 def test_duration_is_a_value() -> None:
     assert Duration.of(hours=1, minutes=1, seconds=1, milliseconds=1, nanoseconds=1) == Duration("1h1m1.001000001s")
     assert Duration("1m") < Duration("2m") <= Duration("120s") and hash(Duration("1m")) == hash(Duration("60s"))
-    assert Duration("90s").seconds == 90.0 and Duration("90s").timedelta == timedelta(seconds=90)
+    assert Duration("90s").seconds == 90.0
     assert Duration("90s").nanoseconds == 90 * 10**9 and not Duration("0s")
     assert pickle.loads(pickle.dumps(Duration("3s"))) == Duration("3s") == copy.deepcopy(Duration("3s"))
     with pytest.raises(AttributeError):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koordlet.app.flags import Duration, FlagError, flag, parse, positional, read, usage
+from koordlet.app.flags import Duration, FlagError, flag, parse, read, usage
 
 
 @dataclass
@@ -22,12 +22,6 @@ class Options:
     mode: str = flag("auto", "mode", choices=("auto", "off"))
     node: str | None = flag(None, "node", name="node-name")
     config: str = flag("", "configuration file", config_file=True)
-
-
-@dataclass
-class WithWords:
-    verbose: bool = flag(False, "talk")
-    words: list[str] = positional("what to do")
 
 
 def test_defaults_are_typed() -> None:
@@ -82,11 +76,6 @@ def test_spellings(argv: list[str], field: str, value: Any) -> None:
 def test_refusals_name_the_flag(argv: list[str], message: str) -> None:
     with pytest.raises(FlagError, match=message):
         read(Options, argv)
-
-
-def test_words_after_the_flags() -> None:
-    assert read(WithWords, ["--verbose", "top", "--once"]).words == ["top", "--once"]
-    assert read(WithWords, ["--", "--verbose"]).words == ["--verbose"]
 
 
 def test_configuration_file_is_below_the_command_line(tmp_path: Path) -> None:

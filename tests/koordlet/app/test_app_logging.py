@@ -49,7 +49,7 @@ def test_newlines_and_quotes_stay_on_one_line(lines: Callable[..., StringIO]) ->
 
 def test_json_line_keeps_its_own_keys(lines: Callable[..., StringIO]) -> None:
     out = lines(json=True)
-    get_logger("t").bind(node="n1").error("bad", msg="hidden?", err=ValueError("x"), path=io)
+    get_logger("t").error("bad", node="n1", msg="hidden?", err=ValueError("x"), path=io)
     line = json.loads(out.getvalue())
     assert line["msg"] == "bad" and line["_msg"] == "hidden?" and line["level"] == "error"
     assert line["node"] == "n1" and line["err"] == "ValueError: x"

@@ -23,7 +23,7 @@ ROW = np.array([0])
 
 
 def with_weights(weights: dict[int, float]) -> Histograms:
-    made = Histograms(Buckets.linear(count=10, width=1.0), HALF, rows=1)
+    made = Histograms(Buckets(np.arange(10.0)), HALF, rows=1)
     for bucket, weight in weights.items():
         made.add(ROW, np.array([float(bucket)]), NOW, weight)
     return made

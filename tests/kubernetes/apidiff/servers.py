@@ -143,7 +143,7 @@ def embedded_server(folder: Path) -> Iterator[ComparedServer]:
     thread.start()
     try:
         wait_for(lambda: bool(started) or not thread.is_alive(), "the embedded server has started", START_TIMEOUT_S)
-        yield ComparedServer("embedded", started[0].url, started[0].ca_file, folder)
+        yield ComparedServer("embedded", started[0].url, started[0].pki.ca_file, folder)
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(30.0)

@@ -61,10 +61,6 @@ class Evictability:
             labels=None if args.skips("LabelSelector") else args.label_selector,
         )
 
-    def allows(self, pod: Pod) -> bool:
-        """Whether the pod may be evicted."""
-        return forced(pod) or not self.problems(pod)
-
     def problems(self, pod: Pod) -> list[str]:
         """The reasons why the pod must stay, without regard to the overriding annotation; empty if there are none."""
         return [*_kind_problems(pod), *self._setting_problems(pod)]

@@ -120,10 +120,6 @@ class ReservationBook:
         """Number of reservations on nodes."""
         return sum(map(len, self.by_row.values()))
 
-    def known(self) -> Iterable[ReservedRoom]:
-        """All reservations, without those of which only owners are known."""
-        return [room for room in self.rooms.values() if room.model is not None]
-
     # Objects
 
     def put(self, model: ReservationModel) -> bool:
@@ -197,11 +193,6 @@ class ReservationBook:
             self.version += 1
 
         return lower
-
-    def owner_of(self, pod: PodInfo) -> ReservedRoom | None:
-        """The reservation that a counted pod uses."""
-        uid = self.owners.of(pod.uid)
-        return None if uid is None else self.rooms.get(uid)
 
     def on(self, row: int) -> Iterable[ReservedRoom]:
         """The reservations on a row."""

@@ -53,13 +53,3 @@ class CgroupNames:
         """`container_id` has 64 hex digits, without `containerd://`."""
         leaf = f"cri-containerd-{container_id}.scope" if self.driver is Driver.SYSTEMD else container_id
         return f"{self.pod(qos, uid)}/{leaf}"
-
-    def pod_uid(self, directory: str) -> str | None:
-        """The pod UID in the last component of a directory; None when it is not a pod's."""
-        leaf = directory.rstrip("/").rpartition("/")[2]
-        if self.driver is Driver.CGROUPFS:
-            return leaf.removeprefix("pod") if leaf.startswith("pod") and len(leaf) > 3 else None
-        for head in ("kubepods-burstable-pod", "kubepods-besteffort-pod", "kubepods-pod"):
-            if leaf.startswith(head) and leaf.endswith(".slice"):
-                return leaf.removeprefix(head).removesuffix(".slice").replace("_", "-")
-        return None

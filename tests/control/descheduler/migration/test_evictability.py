@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from control.descheduler.migration.decide.args import MigrationControllerArgs, PriorityThreshold
-from control.descheduler.migration.decide.evictability import Evictability, never_evicted
+from control.descheduler.migration.decide.evictability import Evictability, forced, never_evicted
 from control.descheduler.state.pods import cost_of_eviction
 from koordlet.api.meta import LabelSelector
 from tests.control.descheduler.migration.build import pod
@@ -76,14 +76,15 @@ FAILED_BARE: dict[str, Any] = {"by": "", "phase": "Failed"}
 )
 def test_checks(facts: dict[str, Any], settings: dict[str, Any], allowed: bool) -> None:
     args = MigrationControllerArgs(**settings)
-    assert Evictability.of(args).allows(pod("p", **facts)) is allowed
+    checked = pod("p", **facts)
+    assert (forced(checked) or not Evictability.of(args).problems(checked)) is allowed
 
 
 def test_the_value_of_the_priority_class_counts_as_threshold() -> None:
     args = MigrationControllerArgs(priority_threshold=PriorityThreshold(name="high"))
     rules = Evictability.of(args, 1000)
-    assert not rules.allows(pod("p", spec={"priority": 1000}))
-    assert rules.allows(pod("p", spec={"priority": 999}))
+    assert rules.problems(pod("p", spec={"priority": 1000}))
+    assert not rules.problems(pod("p", spec={"priority": 999}))
 
 
 def test_all_failed_checks_are_reported() -> None:

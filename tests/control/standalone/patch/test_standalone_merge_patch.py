@@ -62,12 +62,6 @@ def test_the_empty_patch_changes_nothing(doc: dict[str, Any]) -> None:
 
 
 @settings(deadline=None)
-@given(trees(nulls=False), trees(nulls=False))
-def test_diff_leads_to_the_new_document(old: Any, new: Any) -> None:
-    assert merge_patch.apply(old, merge_patch.diff(old, new)) == new
-
-
-@settings(deadline=None)
 @given(trees(nulls=False), trees(nulls=True))
 def test_no_null_survives_in_maps(doc: Any, patch: Any) -> None:
     def nulls(value: Any) -> bool:
