@@ -20,9 +20,9 @@ class ProcessId(msgspec.Struct, frozen=True):
     """In clock ticks since boot."""
 
 
-def boot_id(proc: Path = PROC) -> str:
+def boot_id() -> str:
     """The id of the current boot. Raises OSError."""
-    return (proc / "sys/kernel/random/boot_id").read_text().strip()
+    return (PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
 def stat_fields(pid: int, proc: Path = PROC) -> list[str] | None:
@@ -47,6 +47,6 @@ def identify(pid: int, proc: Path = PROC) -> ProcessId | None:
     return ProcessId(pid, start_of(fields))
 
 
-def alive(process: ProcessId, proc: Path = PROC) -> bool:
+def alive(process: ProcessId) -> bool:
     """Whether this process still runs."""
-    return identify(process.pid, proc) == process
+    return identify(process.pid) == process

@@ -45,7 +45,7 @@ def migrations_command(
         console.print("No pod is being moved.")
 
 
-def kubeconfig_path(kubeconfig: str | None, state_dir: Path, context: str | None = None) -> str | None:
+def kubeconfig_path(kubeconfig: str | None, state_dir: Path, context: str | None) -> str | None:
     """The chosen file, else that of `koordctl up`; None: the usual places, also where a context is chosen."""
     if context is not None:
         return kubeconfig

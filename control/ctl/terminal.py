@@ -33,8 +33,8 @@ def printable_lines(text: str) -> str:
 class SafeConsole(Console):
     """A console that prints foreign text without its control characters, and does not take it for markup."""
 
-    def __init__(self, *, markup: bool = False, **options: Any) -> None:
-        super().__init__(markup=markup, **options)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):

@@ -73,7 +73,7 @@ def age(value: float | None) -> str:
     return f"{days}d{rest}h" if rest and days < 8 else f"{days}d"
 
 
-def bar(share: float | None, width: int = 20) -> str:
+def bar(share: float | None, width: int) -> str:
     """`|||||     `: a share of 1 as a bar."""
     filled = 0 if share is None else round(min(max(share, 0.0), 1.0) * width)
     return "|" * filled + " " * (width - filled)

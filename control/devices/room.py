@@ -71,8 +71,8 @@ class TypeRoom:
         units: Mapping[int, DeviceUnit],
         use: TypeUse,
         chosen: Callable[[DeviceUnit], bool],
-        preferred: frozenset[int] = frozenset(),
-        limit: TypeUse | None = None,
+        preferred: frozenset[int],
+        limit: TypeUse | None,
     ) -> None:
         self.units = {minor: unit for minor, unit in units.items() if unit.total and chosen(unit)}
         self.free: dict[int, dict[str, int]] = {}

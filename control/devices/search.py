@@ -28,9 +28,9 @@ def take_default(
     room: TypeRoom,
     request: TypeRequest,
     score: Score,
-    functions: LabelSelector | None = None,
-    switches: Collection[str] = (),
-    most: int = 0,
+    functions: LabelSelector | None,
+    switches: Collection[str],
+    most: int,
 ) -> list[HeldDevice]:
     """Devices in order of their scores, those on `switches` (PCIe) first. `most`: how many are taken if there are more
     than requested. Fewer than requested is possible, the caller checks that."""

@@ -52,7 +52,7 @@ class ConfigCache:
         *,
         namespace: str,
         name: str,
-        registry: CollectorRegistry | None = None,
+        registry: CollectorRegistry,
         strict_parity: bool = False,
     ) -> None:
         self.name = "slo-config"

@@ -28,7 +28,7 @@ log = get_logger(__name__)
 
 
 def system_strategy(
-    config: SLOConfig, labels: Mapping[str, str], annotations: Mapping[str, str], *, strict_parity: bool = False
+    config: SLOConfig, labels: Mapping[str, str], annotations: Mapping[str, str], *, strict_parity: bool
 ) -> tuple[SystemStrategy | None, bool]:
     """(strategy, whether the bandwidth annotation is valid).
 

@@ -50,7 +50,7 @@ class QuotaFigures:
         "weight",
     )
 
-    def __init__(self, info: QuotaInfo, rules: RuntimeRules, *, outside: bool = False) -> None:
+    def __init__(self, info: QuotaInfo, rules: RuntimeRules, *, outside: bool) -> None:
         """`outside`: the quota takes no part in the distribution (root, default and system quota)."""
         self.info = info
         self.name = info.name

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from control.quota.amounts import Amounts, add_to
-from control.quota.calls import REFRESH_RUNTIME, Call, plain_call
+from control.quota.calls import REFRESH_RUNTIME, Call
 from control.quota.figures import QuotaFigures, RuntimeRules
 from control.quota.info import QuotaInfo
 from koordlet.api import names
@@ -19,7 +19,7 @@ MAX_DEPTH: Final = 32
 class QuotaTree:
     """`build` computes everything from the quotas' own pods; `count_request` and `count_used` apply changes."""
 
-    def __init__(self, tree_id: str, rules: RuntimeRules, call: Call = plain_call) -> None:
+    def __init__(self, tree_id: str, rules: RuntimeRules, call: Call) -> None:
         self.id = tree_id
         self.rules = rules
         self._call = call

@@ -81,7 +81,7 @@ def name_conflict(kinds: Kinds, kind: ResourceKind) -> tuple[str, str] | None:
 class CrdController:
     """First `await load()`, which serves the stored CRDs, then run `run()` as a task."""
 
-    def __init__(self, registry: ObjectRegistry, changed: Callable[[], Awaitable[None]] | None = None) -> None:
+    def __init__(self, registry: ObjectRegistry, changed: Callable[[], Awaitable[None]]) -> None:
         """`changed` is awaited after each change of the set of kinds."""
         self._registry = registry
         self._changed = changed
@@ -104,7 +104,7 @@ class CrdController:
                     since = change.rv
                     before = self._registry.kinds.generation
                     await self._reconcile(change.type, change.object)
-                    if self._changed is not None and self._registry.kinds.generation != before:
+                    if self._registry.kinds.generation != before:
                         await self._changed()
             except errors.StatusError as error:
                 if error.reason != "Expired":

@@ -175,7 +175,7 @@ def too_large(requested: int, current: int) -> StatusError:
     return error
 
 
-def too_many_requests(message: str, retry_after: int | None = None, causes: list[Json] | None = None) -> StatusError:
+def too_many_requests(message: str, retry_after: int | None, causes: list[Json] | None = None) -> StatusError:
     error = of_reason("TooManyRequests", message, {"causes": causes} if causes else {})
     error.retry_after = retry_after
     return error

@@ -31,7 +31,7 @@ from control.standalone.policyinterfaces import (
     ApiUser,
     Schemas,
 )
-from control.standalone.selectors import Matcher, compile_matcher
+from control.standalone.selectors import Matcher
 from control.standalone.store import Compacted, ObjectStore, TooLarge, VersionMismatch
 from control.standalone.versions import Address, Entry, EventType, StoreEvent
 
@@ -111,15 +111,10 @@ class ObjectRegistry:
         entry = self.store.entry(kind.stored_as, ns if kind.namespaced else None, name)
         return strategy.to_version(kind, entry.copy(), None) if entry else None
 
-    def list(self, key: str, ns: str | None = None, *, labels: str | None = None, fields: str | None = None) -> Objects:
-        """Private copies of the live objects that match, ordered by namespace and name."""
+    def list(self, key: str, ns: str | None = None) -> Objects:
+        """Private copies of the live objects, ordered by namespace and name."""
         kind = self.kind(key)
-        matcher = compile_matcher(kind, labels, fields)
-        return [
-            strategy.to_version(kind, e.copy(), None)
-            for e in self.store.entries(kind.stored_as, ns)
-            if matcher is None or matcher(e.obj)
-        ]
+        return [strategy.to_version(kind, e.copy(), None) for e in self.store.entries(kind.stored_as, ns)]
 
     async def watch(self, key: str, ns: str | None = None, rv: int | None = None) -> AsyncIterator[ObjectChange]:
         """Changes after version `rv`, without end. With `rv` None the present objects come first, as ADDED.
@@ -237,12 +232,11 @@ class ObjectRegistry:
         name: str,
         patch_kind: PatchKind,
         body: Any,
-        user: ApiUser = SYSTEM,
-        options: WriteOptions | None = None,
+        user: ApiUser,
+        options: WriteOptions,
     ) -> Json:
         """Apply a patch document; `apply` creates a missing object (server-side apply)."""
         kind = self.kind(key)
-        options = options or WriteOptions()
         if patch_kind == "apply":
             return await self._apply(kind, ns, name, body, user, options)
         schema = self.schemas.merge_schema(kind, options.version or kind.versions[0])

@@ -41,7 +41,7 @@ class HealthChecks:
             raise ValueError(f'health check "{name}" already exists')
         self._checks[name] = (fn, live)
 
-    async def live(self, exclude: Collection[str] = ()) -> list[CheckResult]:
+    async def live(self, exclude: Collection[str]) -> list[CheckResult]:
         """Run the live checks. The first is always `ping`, which shows that the event loop runs."""
         return await self._run(lambda live: live, exclude)
 

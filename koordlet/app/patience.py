@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -17,9 +17,7 @@ STEP_S: Final = 0.1
 """The wait is checked this often. A step that takes longer was delayed by this process; the excess is not counted."""
 
 
-async def within(
-    seconds: float, work: Coroutine[Any, Any, T], *, clock: Callable[[], float] = time.monotonic
-) -> tuple[T, float]:
+async def within(seconds: float, work: Coroutine[Any, Any, T]) -> tuple[T, float]:
     """The result of `work`, and the seconds in which this event loop was blocked meanwhile. Raises TimeoutError after
     `seconds` in which the loop ran, and what `work` raises."""
     task = asyncio.ensure_future(work)
@@ -29,9 +27,9 @@ async def within(
             step = min(STEP_S, seconds - waited)
             if step <= 0:
                 raise TimeoutError(f"no answer within {seconds:g} s")
-            began = clock()
+            began = time.monotonic()
             done, _ = await asyncio.wait({task}, timeout=step)
-            elapsed = clock() - began
+            elapsed = time.monotonic() - began
             waited += min(elapsed, step)
             own_delay += max(elapsed - step - STEP_S, 0.0)
             if done:

@@ -40,14 +40,14 @@ def pod(namespace: str, name: str, container: str = "") -> About:
     return About("pod", namespace, name, container)
 
 
-def group(name: str, container: str = "") -> About:
+def group(name: str) -> About:
     """A cgroup or resctrl group."""
-    return About("group", "", name, container)
+    return About("group", "", name, "")
 
 
-def unknown(name: str, container: str = "") -> About:
+def unknown(name: str) -> About:
     """Any other subject, by name."""
-    return About("unknown", "", name, container)
+    return About("unknown", "", name, "")
 
 
 class AuditEvent(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

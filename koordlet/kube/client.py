@@ -151,30 +151,20 @@ class Client:
         obj: _S,
         *,
         namespace: str | None = None,
-        resource: ApiResource | type | None = None,
         field_manager: str | None = None,
-        dry_run: bool = False,
     ) -> _S:
         """Create; returns the stored object. Raises Conflict (`already_exists`), Invalid."""
-        body = await self._post(obj, namespace, resource, field_manager=field_manager, dry_run=dry_run)
-        return wire.decode(body, type(obj), where=resource_of(type(obj), resource).kind)
+        body = await self._post(obj, namespace, field_manager)
+        return wire.decode(body, type(obj), where=resource_of(type(obj)).kind)
 
-    async def create_blind(self, obj: msgspec.Struct, *, namespace: str | None = None) -> None:
+    async def create_blind(self, obj: msgspec.Struct, *, namespace: str) -> None:
         """As `create`, for frequent objects of which the stored form isn't needed: its decoding takes a seventh of the
         time of a request."""
-        await self._post(obj, namespace, None)
+        await self._post(obj, namespace)
 
-    async def _post(
-        self,
-        obj: msgspec.Struct,
-        namespace: str | None,
-        resource: ApiResource | type | None,
-        *,
-        field_manager: str | None = None,
-        dry_run: bool = False,
-    ) -> bytes:
+    async def _post(self, obj: msgspec.Struct, namespace: str | None, field_manager: str | None = None) -> bytes:
         """Create an object; returns the server's answer."""
-        r = resource_of(type(obj), resource)
+        r = resource_of(type(obj))
         if r.namespaced:
             namespace = namespace or getattr(obj, "metadata").namespace or self.config.namespace  # noqa: B009
         document = {"apiVersion": r.api_version, "kind": r.kind, **wire.to_builtins(obj)}
@@ -182,7 +172,7 @@ class Client:
         return await self.transport.request(
             "POST",
             r.path(namespace if r.namespaced else None),
-            params=_params(fieldManager=field_manager, dryRun="All" if dry_run else None),
+            params=_params(fieldManager=field_manager),
             body=encode(document),
         )
 
@@ -197,7 +187,6 @@ class Client:
         subresource: str | None = None,
         field_manager: str | None = None,
         force: bool = False,
-        dry_run: bool = False,
         resource: ApiResource | type | None = None,
         repeatable: bool = False,
     ) -> T:
@@ -214,11 +203,7 @@ class Client:
         answer = await self.transport.request(
             "PATCH",
             r.path(namespace, name, subresource),
-            params=_params(
-                fieldManager=field_manager,
-                force="true" if force else None,
-                dryRun="All" if dry_run else None,
-            ),
+            params=_params(fieldManager=field_manager, force="true" if force else None),
             body=wire.encode(body),
             content_type=kind.value,
             repeatable=repeatable or kind is PatchKind.APPLY,
@@ -252,19 +237,16 @@ class Client:
         namespace: str | None = None,
         *,
         grace_seconds: int | None = None,
-        propagation: str | None = None,
         uid: str | None = None,
-        resource_version: str | None = None,
         missing_ok: bool = False,
         options: DeleteOptions | None = None,
-        resource: ApiResource | type | None = None,
         repeatable: bool = False,
     ) -> bool:
         """Delete; with `missing_ok` returns False if the object does not exist. With `uid` only the object with this
         UID is deleted. `options` replaces the single options. `repeatable`: retry after a lost answer; the second
         answer may be NotFound then."""
-        r = resource_of(type, resource)
-        options = options or _delete_options(grace_seconds, propagation, uid, resource_version)
+        r = resource_of(type)
+        options = options or _delete_options(grace_seconds, uid)
         try:
             await self.transport.request(
                 "DELETE", r.path(namespace, name), body=wire.encode(options), repeatable=repeatable
@@ -287,7 +269,7 @@ class Client:
     ) -> None:
         """Evict a pod (policy/v1). `options` replaces `grace_seconds` and `uid`. Raises TooManyRequests if a
         disruption budget does not allow it now."""
-        options = options or _delete_options(grace_seconds, None, uid, None)
+        options = options or _delete_options(grace_seconds, uid)
         if dry_run:
             options.dry_run = ["All"]
         eviction = {
@@ -321,16 +303,12 @@ def _params(**values: str | None) -> dict[str, str]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _delete_options(
-    grace_seconds: int | None, propagation: str | None, uid: str | None, resource_version: str | None
-) -> DeleteOptions:
-    preconditions = Preconditions(uid=uid, resource_version=resource_version) if uid or resource_version else None
+def _delete_options(grace_seconds: int | None, uid: str | None) -> DeleteOptions:
     return DeleteOptions(
         kind="DeleteOptions",
         api_version="v1",
         grace_period_seconds=grace_seconds,
-        propagation_policy=propagation,
-        preconditions=preconditions,
+        preconditions=Preconditions(uid=uid) if uid else None,
     )
 
 

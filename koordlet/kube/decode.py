@@ -42,7 +42,7 @@ def resource_of(type_: type, resource: ApiResource | type | None = None) -> ApiR
     return resource if isinstance(resource, ApiResource) else resource_for(resource or type_)
 
 
-def where_of(resource: ApiResource, namespace: str | None = None, name: str | None = None) -> str:
+def where_of(resource: ApiResource, namespace: str | None, name: str | None) -> str:
     """The name of an object in errors: `Pod default/web-0`."""
     return f"{resource.kind} {'/'.join(part for part in (namespace, name) if part)}".rstrip()
 

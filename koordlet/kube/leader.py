@@ -50,9 +50,7 @@ class LeaderElector:
         retry_period: float = 2.0,
         on_started: Callable[[], object] | None = None,
         on_lost: Callable[[], object] | None = None,
-        on_new_leader: Callable[[str], object] | None = None,
         registry: CollectorRegistry | None = None,
-        rng: random.Random | None = None,
     ) -> None:
         if not lease_duration > renew_deadline > retry_period * _RETRY_JITTER:
             raise ValueError("need lease_duration > renew_deadline > 1.2 x retry_period")
@@ -68,8 +66,6 @@ class LeaderElector:
         self._retry = retry_period
         self._on_started = on_started
         self._on_lost = on_lost
-        self._on_new_leader = on_new_leader
-        self._rng = rng or random.Random()
         self._lease: Lease | None = None
         self._observed_at = 0.0
         self._renewed_at = 0.0  # start of the last successful renewal, which no other candidate observed earlier
@@ -126,7 +122,7 @@ class LeaderElector:
         # An attempt that took longer than the renew deadline is repeated: leading would end at once.
         while not await self._try() or self._clock.monotonic() - self._renewed_at >= self._deadline:
             # Random jitter, so that candidates do not write at the same time.
-            await self._clock.sleep(self._retry * (1 + (_RETRY_JITTER - 1) * self._rng.random()))
+            await self._clock.sleep(self._retry * (1 + (_RETRY_JITTER - 1) * random.random()))
 
     async def _renew_until_lost(self) -> None:
         """Return when the lease is lost."""
@@ -213,8 +209,6 @@ class LeaderElector:
             self._reported = self.leader
             self._m_changes.inc()
             log.info("New leader", lease=f"{self.namespace}/{self.name}", leader=self.leader)
-            if self._on_new_leader is not None:
-                self._on_new_leader(self.leader)
 
     def _new_lease(self) -> Lease:
         now = self._now()

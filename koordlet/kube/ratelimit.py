@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from koordlet.app.clock import SYSTEM_CLOCK, Clock
+from koordlet.app.clock import Clock
 
 
 class TokenBucket:
@@ -14,7 +14,7 @@ class TokenBucket:
     queue. The level may be negative: these tokens are reserved by sleeping waiters.
     """
 
-    def __init__(self, qps: float, burst: float, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, qps: float, burst: float, *, clock: Clock) -> None:
         self._qps = qps
         self._burst = max(1.0, float(burst))
         self._clock = clock

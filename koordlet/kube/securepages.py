@@ -32,7 +32,7 @@ class SecurePages:
         options: PageOptions,
         config: ClientConfig,
         *,
-        registry: CollectorRegistry | None = None,
+        registry: CollectorRegistry,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """`config`: of an account that may create TokenReviews and SubjectAccessReviews. Raises FlagError for unusable

@@ -11,7 +11,6 @@ renewed. All other errors are raised.
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -58,11 +57,9 @@ class Transport:
         *,
         clock: Clock = SYSTEM_CLOCK,
         registry: CollectorRegistry | None = None,
-        rng: random.Random | None = None,
     ) -> None:
         self.config = config
         self._clock = clock
-        self._rng = rng or random.Random()
         self._buckets: dict[str, TokenBucket] = {}  # by API group and version, as in client-go
         self._metrics = ClientMetrics.of(registry)
         self._session: aiohttp.ClientSession | None = None
@@ -110,7 +107,7 @@ class Transport:
         a disruption budget does not allow them.
         """
         idempotent = method == "GET" if repeatable is None else repeatable
-        backoff = ExponentialBackoff(0.2, 5.0, rng=self._rng)
+        backoff = ExponentialBackoff(0.2, 5.0)
         renewed = False
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             try:
@@ -138,16 +135,14 @@ class Transport:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     @asynccontextmanager
-    async def stream(
-        self, path: str, params: Mapping[str, str], *, accept: str = "application/json"
-    ) -> AsyncIterator[aiohttp.StreamReader]:
+    async def stream(self, path: str, params: Mapping[str, str]) -> AsyncIterator[aiohttp.StreamReader]:
         """The body of a long answer (watch, log), read incrementally; no retry, and no timeout once it has begun.
 
         Raises ApiError or ConnectionFailed at the start; reading may raise ConnectionFailed, too.
         """
         try:
             await self._wait_for_token(path)
-            async with self._send("GET", path, params, None, "", accept, None, streaming=True) as response:
+            async with self._send("GET", path, params, None, "", "application/json", None, streaming=True) as response:
                 yield response.content
         except Unauthorized:
             self.config.credentials.invalidate()

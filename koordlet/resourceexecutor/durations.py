@@ -28,7 +28,7 @@ def level(setting: Setting) -> str:
 class Durations:
     """`observe` is called once per write. `reconcilers`: owners that follow pods."""
 
-    def __init__(self, registries: Registries, reconcilers: Collection[str] = ()) -> None:
+    def __init__(self, registries: Registries, reconcilers: Collection[str]) -> None:
         self._registries = registries
         self._reconcilers = frozenset(reconcilers)
         self._updates = registries.histogram("resource_update_duration_milliseconds", BUCKETS)

@@ -58,10 +58,10 @@ class RuntimeService(Protocol):
 class CriRecovery:
     """Fills a store from the runtime. After errors, which are logged, the store is unchanged."""
 
-    def __init__(self, store: ProxyStore, runtime: RuntimeService, metrics: ProxyMetrics | None = None) -> None:
+    def __init__(self, store: ProxyStore, runtime: RuntimeService, metrics: ProxyMetrics) -> None:
         self._store = store
         self._runtime = runtime
-        self._metrics = metrics or ProxyMetrics.of()
+        self._metrics = metrics
 
     async def lists(self) -> bool:
         """Add everything that the runtime lists, without details; existing entries stay. False when the runtime did not

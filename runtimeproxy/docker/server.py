@@ -96,14 +96,14 @@ async def serve_docker(
     store: ProxyStore,
     dispatcher: HookDispatcher,
     skip: SkipRule,
-    metrics: ProxyMetrics | None = None,
+    metrics: ProxyMetrics,
     *,
     hook_timeout: float = HOOK_TIMEOUT_S,
 ) -> DockerServer:
     """Read dockerd's containers, then listen; `settle` completes them. Raises DockerError when dockerd does not respond
     (the caller retries), OSError when it cannot listen. `hook_timeout`: see DockerCallContext."""
     api = DockerApi(backend)
-    context = DockerCallContext(store, dispatcher, skip, api, metrics or ProxyMetrics.of(), timeout=hook_timeout)
+    context = DockerCallContext(store, dispatcher, skip, api, metrics, timeout=hook_timeout)
     server = DockerServer(backend, context)
     try:
         await context.recovery.refresh_driver()

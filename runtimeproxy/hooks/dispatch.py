@@ -73,14 +73,14 @@ class HookDispatcher:
         self,
         registry: HookServerRegistry,
         *,
-        timeout: float = HOOK_TIMEOUT_S,
+        timeout: float,
         connect: Callable[[str], Awaitable[HookClient]] = connect,
-        metrics: ProxyMetrics | None = None,
+        metrics: ProxyMetrics,
     ) -> None:
         self._registry = registry
         self._timeout = timeout
         self._connect = connect
-        self._metrics = metrics or ProxyMetrics.of()
+        self._metrics = metrics
         self._clients: OrderedDict[str, _CachedClient] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from koordlet.api.names import LABEL_QOS_CLASS
 from koordlet.api.qos import BE
-from runtimeproxy.hooks.dispatch import HOOK_TIMEOUT_S, HookDispatcher
+from runtimeproxy.hooks.dispatch import HookDispatcher
 from runtimeproxy.hooks.stages import Hook, HookRequest, HookResponse
 from runtimeproxy.metrics import ProxyMetrics
 from runtimeproxy.store import StoredPod
@@ -35,9 +35,7 @@ class SkipRule:
 class PodHooks:
     """One per process and event loop. `timeout`: seconds that a call waits at most for anything but its own hook."""
 
-    def __init__(
-        self, dispatcher: HookDispatcher, skip: SkipRule, metrics: ProxyMetrics, *, timeout: float = HOOK_TIMEOUT_S
-    ) -> None:
+    def __init__(self, dispatcher: HookDispatcher, skip: SkipRule, metrics: ProxyMetrics, *, timeout: float) -> None:
         self._dispatcher = dispatcher
         self._skip = skip
         self._metrics = metrics

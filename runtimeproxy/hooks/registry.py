@@ -84,7 +84,7 @@ class _File:
 class HookServerRegistry:
     """The servers registered in one directory, which is created when it is absent."""
 
-    def __init__(self, directory: Path = DIRECTORY, *, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, directory: Path, *, wall: Callable[[], float] = time.time) -> None:
         self._directory = directory
         self._directory_text = os.fspath(directory)
         self._wall = wall

@@ -66,7 +66,7 @@ class Splice:
         to_client: Write,
         select: GrpcHandlerSelector,
         budget: HoldBudget,
-        stalled: Callable[[bool], None] = lambda _: None,
+        stalled: Callable[[bool], None],
     ) -> None:
         """`stalled(True)` requests a pause of `from_client` until `stalled(False)`."""
         self._select = select

@@ -128,9 +128,7 @@ def own_throttling_shown(top: Top, pod: str, *, shared: bool = False) -> DemoRes
     )
 
 
-def interference_explained(
-    explained: PodInterferenceReport, culprits: Iterable[str], *, shared: bool = False
-) -> DemoResult:
+def interference_explained(explained: PodInterferenceReport, culprits: Iterable[str], *, shared: bool) -> DemoResult:
     """Whether koordlet reports interference with the pod, with one of the pods `culprits` as the worst culprit.
 
     With `shared` (foreign work) it is enough that it is the worst among pods.

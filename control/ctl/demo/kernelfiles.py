@@ -91,7 +91,7 @@ def pod_memory(files: PodFiles) -> float:
     return float(sum(values[prefix + name] for name in ("inactive_anon", "active_anon", "unevictable")))
 
 
-def take(pods: dict[str, PodFiles], proc: Path = Path("/proc")) -> UsageSample:
+def take(pods: dict[str, PodFiles]) -> UsageSample:
     """Read everything once."""
     usage = {}
     for name, files in pods.items():
@@ -101,8 +101,8 @@ def take(pods: dict[str, PodFiles], proc: Path = Path("/proc")) -> UsageSample:
             continue  # the pod has ended
     return UsageSample(
         time.monotonic(),
-        busy_seconds((proc / "stat").read_text()),
-        used_memory((proc / "meminfo").read_text()),
+        busy_seconds(Path("/proc/stat").read_text()),
+        used_memory(Path("/proc/meminfo").read_text()),
         usage,
     )
 

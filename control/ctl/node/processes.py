@@ -47,12 +47,12 @@ class MarkedProcess:
         return f"pid {self.id.pid} ({' '.join(self.argv)[:100]})"
 
 
-def usage(process: ProcessId, proc: Path = PROC) -> ProcessUsage | None:
+def usage(process: ProcessId) -> ProcessUsage | None:
     """Resources used so far; None when the process has ended."""
-    fields = stat_fields(process.pid, proc)
+    fields = stat_fields(process.pid)
     if fields is None or start_of(fields) != process.starttime:
         return None
-    uptime = float((proc / "uptime").read_text().split()[0])
+    uptime = float((PROC / "uptime").read_text().split()[0])
     return ProcessUsage(
         rss=int(fields[21]) * _PAGE,
         cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICK,

@@ -72,9 +72,7 @@ def bar(share: float, width: int = BAR) -> str:
     return "█" * filled + "░" * (width - filled)
 
 
-def active(
-    explained: PodInterferenceReport, cause: str | None = None
-) -> list[tuple[ContainerInterferenceReport, VerdictReport]]:
+def active(explained: PodInterferenceReport, cause: str) -> list[tuple[ContainerInterferenceReport, VerdictReport]]:
     """Verdicts with an active alarm, worst first."""
     verdicts = [
         (container, verdict)

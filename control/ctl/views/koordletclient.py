@@ -92,7 +92,7 @@ async def fetch_top(url: str, session: aiohttp.ClientSession | None = None) -> T
         raise KoordletUnreachable(f"{error}: is it a koordlet?", HINT) from error
 
 
-async def fetch_enforcement(url: str, session: aiohttp.ClientSession | None = None) -> Enforcement | None:
+async def fetch_enforcement(url: str, session: aiohttp.ClientSession) -> Enforcement | None:
     """`/enforcement`; None when koordlet only observes. Raises KoordletUnreachable."""
     status, body = await _get(url, "/enforcement", session)
     if status == 404:

@@ -54,7 +54,7 @@ class TopApp(App[None]):
         fetch: Fetch,
         url: str,
         *,
-        interval: float = 2.0,
+        interval: float,
         sort: str = "cpu",
         namespace: str | None = None,
         wide: bool = False,

@@ -95,9 +95,7 @@ def is_owned(owners: list[Any], drain: DrainNode) -> bool:
     return any(owner.uid == drain.metadata.uid for owner in owners)
 
 
-def state_of(
-    reservation: Reservation, drain: DrainNode, pod: Pod, *, target_is_drained: bool = False
-) -> ReservationState:
+def state_of(reservation: Reservation, drain: DrainNode, pod: Pod, *, target_is_drained: bool) -> ReservationState:
     """The state of the Reservation of a pod for which no job exists yet."""
     status, name = reservation.status, reservation.metadata.name
     if not is_owned(reservation.metadata.owner_references, drain):

@@ -94,11 +94,11 @@ def estimate(container: str, model: ContainerModel, settings: RecommenderSetting
     return Estimate(container, cpu, memory, confidence, model.samples, message)
 
 
-def differs(old: RecommendedContainerStatus, new: RecommendedContainerStatus, percent: int = 5) -> bool:
-    """Whether an amount differs from the old one by more than `percent` of it."""
+def differs(old: RecommendedContainerStatus, new: RecommendedContainerStatus) -> bool:
+    """Whether an amount differs from the old one by more than 5 % of it."""
     for name in new.resources.keys() | old.resources.keys():
         before, after = old.resources.get(name), new.resources.get(name)
-        if before is None or after is None or 100 * abs(after.nano - before.nano) > percent * before.nano:
+        if before is None or after is None or 100 * abs(after.nano - before.nano) > 5 * before.nano:
             return True
     return False
 

@@ -74,8 +74,8 @@ class Rotation:
         env: WebhookEnv,
         server: WebhookServer,
         *,
-        registry: CollectorRegistry | None = None,
-        leads: Callable[[], bool] = lambda: True,
+        registry: CollectorRegistry,
+        leads: Callable[[], bool],
     ) -> None:
         """`leads`: whether this replica is the leader, which alone determines the lists of webhooks."""
         self.name = "webhook-certificates"

@@ -58,10 +58,10 @@ class Binder:
         self,
         cycle: Cycle,
         outcomes: BindingOutcomes,
-        current: CurrentPod | None = None,
-        timings: BindTimings | None = None,
-        extenders: Extenders | None = None,
-        expect: Expect | None = None,
+        current: CurrentPod | None,
+        timings: BindTimings | None,
+        extenders: Extenders | None,
+        expect: Expect | None,
     ) -> None:
         """Without `current` the pod is not checked again before it is bound. `expect(pod, node)` nominates a pod whose
         PreBind takes time, see `expectednode`."""

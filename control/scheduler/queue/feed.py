@@ -18,9 +18,7 @@ LEFTOVER_PERIOD_S = 30.0
 class Feed:
     """A service for `Runner`. Only one task may pop."""
 
-    def __init__(
-        self, queue: SchedulingQueue, *, clock: Clock = SYSTEM_CLOCK, registry: CollectorRegistry | None = None
-    ) -> None:
+    def __init__(self, queue: SchedulingQueue, *, clock: Clock = SYSTEM_CLOCK, registry: CollectorRegistry) -> None:
         self.name = "queue"
         self.queue = queue
         self._filled = asyncio.Event()

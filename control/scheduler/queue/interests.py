@@ -76,7 +76,7 @@ def concerns(interest: EventInterest, event: ClusterEvent) -> bool:
 class Interests:
     """The interests of all profiles, and the evaluation of events."""
 
-    def __init__(self, profiles: Mapping[str, QueueProfile], timed: HintTimed | None = None) -> None:
+    def __init__(self, profiles: Mapping[str, QueueProfile], timed: HintTimed | None) -> None:
         self._profiles = profiles
         self._timed = timed
         self._hint_calls = 0

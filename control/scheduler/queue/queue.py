@@ -39,7 +39,6 @@ class SchedulingQueue:
         initial_backoff: float = 1.0,
         max_backoff: float = 10.0,
         leftover_seconds: float = LEFTOVER_S,
-        ready: Callable[[], None] | None = None,
         incoming: Callable[[str, str], None] | None = None,
         hint_timed: HintTimed | None = None,
     ) -> None:
@@ -52,7 +51,7 @@ class SchedulingQueue:
         self._initial_backoff = initial_backoff
         self._max_backoff = max_backoff
         self._leftover_seconds = leftover_seconds
-        self.ready = ready
+        self.ready: Callable[[], None] | None = None
         self._incoming = incoming
         self._interests = Interests(profiles, hint_timed)
         self._records: dict[str, QueuedPod] = {}

@@ -40,7 +40,7 @@ class ReservationController:
         nodes: Informer[Node],
         args: ReservationArgs,
         *,
-        clean_owners: bool = False,
+        clean_owners: bool,
     ) -> None:
         """`clean_owners`: feature gate CleanExpiredReservationAllocated."""
         self.name = "reservations"

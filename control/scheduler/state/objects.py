@@ -45,7 +45,7 @@ def kept_kinds(gates: FeatureGates, templates: str = TEMPLATES_CONFIG) -> dict[t
 class ClusterObjects(InformerSet):
     """The `Objects` of a running scheduler. A service for `Runner`."""
 
-    def __init__(self, client: Client, gates: FeatureGates, templates: str = TEMPLATES_CONFIG) -> None:
+    def __init__(self, client: Client, gates: FeatureGates, templates: str) -> None:
         super().__init__(client, kept_kinds(gates, templates))
 
 

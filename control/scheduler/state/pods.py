@@ -89,7 +89,7 @@ class Shape:
         "scheduler",
     )
 
-    def __init__(self, number: int, pod: Pod, equivalence_id: int | None = None) -> None:
+    def __init__(self, number: int, pod: Pod, equivalence_id: int | None) -> None:
         spec, meta = pod.spec, pod.metadata
         self.id: int = number
         self.equivalence_id: int = number if equivalence_id is None else equivalence_id

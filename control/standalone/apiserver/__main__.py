@@ -38,10 +38,8 @@ class ApiServerOptions(LoggingOptions):
     )
 
 
-def main(argv: list[str] | None = None) -> int:
-    options = parse(
-        ApiServerOptions, sys.argv[1:] if argv is None else argv, prog="apiserver", description=__doc__ or ""
-    )
+def main() -> int:
+    options = parse(ApiServerOptions, sys.argv[1:], prog="apiserver", description=__doc__ or "")
     begin(options)
     if not options.data_dir:
         log.error("--data-dir is required")

@@ -63,7 +63,7 @@ class Pki:
         context.set_alpn_protocols(["http/1.1"])
         return context
 
-    def kubelet_context(self, ca: Path | None = None) -> ssl.SSLContext:
+    def kubelet_context(self, ca: Path | None) -> ssl.SSLContext:
         """For connections to kubelets: the server's client certificate; verifies the kubelet's certificate by `ca`.
 
         `ca` is the cluster's own authority by default. It may also contain the certificates of kubelets themselves.

@@ -46,13 +46,12 @@ class ServiceAccountTokens:
         self,
         signer: Signer,
         lookup: Lookup,
-        issuer: str = "https://kubernetes.default.svc",
         now: Callable[[], float] = time.time,
     ) -> None:
         self._signer = signer
         self._lookup = lookup
         self._now = now
-        self.issuer = issuer
+        self.issuer = "https://kubernetes.default.svc"
 
     def request(self, account: Mapping[str, Any], body: Mapping[str, Any]) -> Json:
         """The TokenRequest with a token, for an existing service account; raises StatusError 422 for an invalid one."""

@@ -66,11 +66,9 @@ def may_protect() -> bool:
     return bool(int(capabilities.split()[1], 16) >> CAP_SYS_RESOURCE & 1)
 
 
-def configuration(
-    folder: Folder, runc_wrapper: Path | None = None, snapshotter: str = "overlayfs", *, protect: bool | None = None
-) -> str:
-    """The text of config.toml. Without `protect` oom_score_adj is never set below containerd's own; None: detect."""
-    protect = may_protect() if protect is None else protect
+def configuration(folder: Folder, runc_wrapper: Path | None = None) -> str:
+    """The text of config.toml. Without the right to lower it, oom_score_adj is never set below containerd's own."""
+    protect = may_protect()
     disabled = ", ".join(f'"{name}"' for name in _DISABLED_PLUGINS)
     cri = 'plugins."io.containerd.grpc.v1.cri"'
     lines = [
@@ -87,7 +85,7 @@ def configuration(
         "disable_apparmor = true",
         f"restrict_oom_score_adj = {'false' if protect else 'true'}",
         f"[{cri}.containerd]",
-        f'snapshotter = "{snapshotter}"',
+        'snapshotter = "overlayfs"',
         f"[{cri}.containerd.runtimes.runc]",
         'runtime_type = "io.containerd.runc.v2"',
         f"[{cri}.containerd.runtimes.runc.options]",

@@ -9,7 +9,6 @@ Each has its own file, is level-triggered and may be stopped and started at any 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from control.standalone.controllers.base import EmbeddedController
 from control.standalone.controllers.daemonset import DaemonSetController
@@ -28,17 +27,15 @@ from control.standalone.registry import ObjectRegistry
 __all__ = ["EmbeddedController", "build", "eviction_gate"]
 
 
-def build(
-    registry: ObjectRegistry, ca_pem: str, monotonic: Callable[[], float] = time.monotonic
-) -> list[EmbeddedController]:
+def build(registry: ObjectRegistry, ca_pem: str) -> list[EmbeddedController]:
     """All controllers, in their start order."""
     return [
         NamespaceDefaults(registry, ca_pem),
         NamespaceDeletion(registry),
         GarbageCollector(registry),
-        NodeLifecycle(registry, monotonic),
+        NodeLifecycle(registry, time.monotonic),
         TaintEviction(registry),
-        PodGarbage(registry, monotonic),
+        PodGarbage(registry, time.monotonic),
         DisruptionController(registry),
         ReplicaSetController(registry),
         DeploymentController(registry),

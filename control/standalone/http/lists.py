@@ -48,7 +48,7 @@ class ListOptions:
     send_initial: bool | None
 
     @staticmethod
-    def parse(kind: ResourceKind, query: Mapping[str, str], *, name: str = "", watching: bool = False) -> ListOptions:
+    def parse(kind: ResourceKind, query: Mapping[str, str], *, name: str, watching: bool = False) -> ListOptions:
         """`name`: the request is authorized for objects of this name only."""
         fields = query.get("fieldSelector", "")
         matcher = compile_matcher(kind, query.get("labelSelector"), fields, name)

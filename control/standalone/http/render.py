@@ -81,7 +81,7 @@ class Renderer:
             body = self._cached(entry)
         return b'{"type":"' + type.encode() + b'","object":' + body + b"}\n"
 
-    def bookmark(self, rv: int, annotations: dict[str, str] | None = None, *, header: bool = False) -> bytes:
+    def bookmark(self, rv: int, annotations: dict[str, str] | None = None, *, header: bool) -> bytes:
         meta: Json = {"resourceVersion": str(rv), "creationTimestamp": None}
         if annotations:
             meta["annotations"] = annotations

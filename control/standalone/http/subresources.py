@@ -49,8 +49,8 @@ class SubresourceHandlers:
         kubelet: KubeletProxy,
         streams: PodStreams,
         *,
-        gate: EvictionGate = no_budgets,
-        issue: TokenIssuer | None = None,
+        gate: EvictionGate,
+        issue: TokenIssuer | None,
     ) -> None:
         self._registry = registry
         self._resources = resources

@@ -238,8 +238,8 @@ async def _serve(options: KubeletOptions, node: str) -> int:
     return await runner.run()
 
 
-def main(argv: list[str] | None = None) -> int:
-    options = parse(KubeletOptions, sys.argv[1:] if argv is None else argv, prog=PROG)
+def main() -> int:
+    options = parse(KubeletOptions, sys.argv[1:], prog=PROG)
     begin(options)
     try:
         return run(serve(options))

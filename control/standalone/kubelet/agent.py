@@ -295,7 +295,7 @@ class Kubelet:
     def _labels(self) -> dict[str, str]:
         return labels(self.config.machine, self.config.name, self.config.extra_labels)
 
-    def _status(self, ready: bool = True) -> dict[str, Any]:
+    def _status(self) -> dict[str, Any]:
         old = {c.get("type"): c for c in (self.node.get("status") or {}).get("conditions") or []}
         return node_status(
             self.config.machine,
@@ -305,7 +305,7 @@ class Kubelet:
             port=self._port,
             kubelet_version=self.config.kubelet_version,
             runtime_version=f"{self.runtime.name}://{self.runtime.version}",
-            conditions=node_conditions(old, self._clock.now(), ready),
+            conditions=node_conditions(old, self._clock.now()),
         )
 
     async def _report_node(self) -> None:

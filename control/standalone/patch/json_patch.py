@@ -80,7 +80,7 @@ def _apply_one(doc: Any, op: Mapping[str, Any], index: int) -> Any:
 _OPERATIONS = frozenset({"add", "remove", "replace", "move", "copy", "test"})
 
 
-def parse_pointer(pointer: Any, index: int = 0) -> tuple[str, ...]:
+def parse_pointer(pointer: Any, index: int) -> tuple[str, ...]:
     """The unescaped tokens of an RFC 6901 pointer; `""` is the whole document."""
     if not isinstance(pointer, str) or (pointer and not pointer.startswith("/")):
         raise JsonPatchError(f"operation {index}: invalid path {pointer!r}", invalid=False)

@@ -93,7 +93,7 @@ def answer_tail(stream: int) -> bytes:
     return head(len(_OK), HEADERS, END_STREAM | END_HEADERS, stream) + _OK
 
 
-def refusal(stream: int, code: int, text: str, *, begun: bool = False, table_size: int | None = None) -> bytes:
+def refusal(stream: int, code: int, text: str, *, begun: bool, table_size: int | None = None) -> bytes:
     """An answer with only a status: one HEADERS frame that ends the stream and does not change the client's HPACK
     table.
 

@@ -33,7 +33,7 @@ def sandbox_context(request: PodSandboxHookRequest, directory: str = "") -> Hook
     return HookContext(pod)
 
 
-def container_context(request: ContainerResourceHookRequest, runtime: str, directory: str = "") -> HookContext:
+def container_context(request: ContainerResourceHookRequest, runtime: str, directory: str) -> HookContext:
     """As `sandbox_context`; `runtime` is that of the node."""
     meta = request.pod_meta
     container = request.container_meta

@@ -53,7 +53,7 @@ class NodeMetricReporter:
         *,
         clock: Callable[[], float],
         wall: Callable[[], float],
-        forecast: Forecaster | None = None,
+        forecast: Forecaster,
         mirror: bool = False,
     ) -> None:
         """`mirror`: also export the reported usage as gauges (gate NodeMetricPromMetrics)."""
@@ -158,8 +158,6 @@ class NodeMetricReporter:
             )
 
     def _predict(self, pods: Sequence[PodMeta], cold_start: int | None) -> Forecast:
-        if self._forecaster is None:
-            return Forecast()
         forecast = self._forecaster(pods, cold_start)
         if forecast.problem:
             log.once(f"forecast:{forecast.problem}", "No prediction for Prod", reason=forecast.problem)

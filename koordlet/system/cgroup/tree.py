@@ -25,7 +25,7 @@ _HEADER = struct.Struct("=Ii")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def children(root: Path | str, cgroup_dir: str = "") -> list[str]:
+def children(root: Path | str, cgroup_dir: str) -> list[str]:
     """Names of the direct child cgroups in lexical order; empty when the directory does not exist."""
     try:
         with os.scandir(_join(root, cgroup_dir)) as entries:

@@ -120,10 +120,10 @@ def parse_group(data: bytes) -> list[float]:
     return [value * factor for value in struct.unpack_from(f"={count}Q", data, 24)]
 
 
-def probe(event: PerfEvent = CYCLES_EVENT) -> Feature:
-    """Whether this process may count `event`; opens and closes one counter on itself."""
+def probe() -> Feature:
+    """Whether this process may count cycles; opens and closes one counter on itself."""
     try:
-        fd = _perf_event_open(event, 0, -1, -1, _FLAG_FD_CLOEXEC)
+        fd = _perf_event_open(CYCLES_EVENT, 0, -1, -1, _FLAG_FD_CLOEXEC)
     except PerfError as error:
         return Feature(False, str(error))
     os.close(fd)

@@ -25,17 +25,17 @@ _ATTR = struct.Struct("=IIQiIQQQ")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def shorten(nanoseconds: int = SHORTEST_NS) -> Feature:
-    """Set the slice of the calling thread; policy and niceness stay. Returns whether the kernel accepted it."""
+def shorten() -> Feature:
+    """Set the calling thread's slice to SHORTEST_NS; policy and niceness stay. Whether the kernel accepted it."""
     if (machine := platform.machine()) not in _NUMBERS:
         return Feature(False, f"no system call number for {machine}")
     try:
         _, policy, flags, nice, *_ = _read()
         if policy not in (os.SCHED_OTHER, os.SCHED_BATCH):
             return Feature(False, f"scheduling policy {policy} has no slice")
-        attributes = _ATTR.pack(_ATTR.size, policy, flags, nice, 0, nanoseconds, 0, 0)
+        attributes = _ATTR.pack(_ATTR.size, policy, flags, nice, 0, SHORTEST_NS, 0, 0)
         _call(_NUMBERS[machine][0], 0, attributes, 0)
-        accepted = current() == nanoseconds
+        accepted = current() == SHORTEST_NS
     except OSError as error:
         return Feature(False, f"sched_setattr: {error.strerror}")
     return Feature.when(accepted, "this kernel has slices of one length only")

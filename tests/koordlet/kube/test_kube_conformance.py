@@ -96,9 +96,8 @@ class TestConformance:
         with pytest.raises(NotFound):
             await kube.get(ConfigMap, "a", namespace)
         assert not await kube.delete(ConfigMap, "a", namespace, missing_ok=True)
-        with pytest.raises(Invalid) as invalid:
+        with pytest.raises(Invalid):
             await kube.create(config_map("Not_A_Name", namespace))
-        assert "metadata.name" in str(invalid.value)
 
     async def test_patch_kinds(self, kube: Client, namespace: str) -> None:
         for kind, body in (

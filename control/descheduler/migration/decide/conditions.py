@@ -77,7 +77,7 @@ def with_condition(
 
 
 def with_phase(
-    status: PodMigrationJobStatus, phase: str, reason: str = "", message: str = "", *, text: str | None = None
+    status: PodMigrationJobStatus, phase: str, reason: str, message: str, *, text: str | None = None
 ) -> PodMigrationJobStatus:
     """The status with another phase, reason and message; `text` replaces `status.status` if it is not None."""
     new = copy.copy(status)

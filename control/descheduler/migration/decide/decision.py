@@ -117,7 +117,7 @@ def waiting(seen: Observed, type_: str, reason: str, message: str = "", *, kind:
     return Decision(status=status, notes=(Note(kind, reason, message),), again_s=POLL_S)
 
 
-def reached(seen: Observed, type_: str, reason: str = "", message: str = "", *, note: str = "") -> Decision:
+def reached(seen: Observed, type_: str, reason: str = "", message: str = "", *, note: str) -> Decision:
     """The condition is True; `note`: reason of the event, empty for no event."""
     status = c.with_condition(seen.job.status, type_, c.TRUE, reason, message, seen.now)
     return Decision(status=status, notes=(Note(NORMAL, note, message),) if note else ())

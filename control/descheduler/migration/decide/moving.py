@@ -17,7 +17,7 @@ PodKey = tuple[str, str]
 class MovingPods:
     """The jobs that count as migrating, and their pods as they were when the jobs were added."""
 
-    def __init__(self, view: ClusterView, jobs: Iterable[PodMigrationJob] = ()) -> None:
+    def __init__(self, view: ClusterView, jobs: Iterable[PodMigrationJob]) -> None:
         self._view = view
         self._total = 0
         self._namespaces: Counter[str] = Counter()

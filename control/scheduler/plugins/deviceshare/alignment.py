@@ -46,7 +46,7 @@ class NumaAlignment:
             numa.before_sync.append(self._book.sync)
             self._book.changed_rows.append(numa.forget)
 
-    def affinity(self, pod: PodInfo, row: int, offer: Offer | None = None) -> frozenset[int] | None:
+    def affinity(self, pod: PodInfo, row: int, offer: Offer | None) -> frozenset[int] | None:
         """The NUMA nodes that the pod's devices must be on; None: any."""
         return None if self._numa is None else self._numa.affinities[self._handle.profile](pod, row, offer)
 

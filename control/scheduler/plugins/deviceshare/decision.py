@@ -40,14 +40,14 @@ class StateDecisions:
         )
         self._generation = book.generation
 
-    def number(self, row: int, offer: Offer | None = None) -> int:
+    def number(self, row: int, offer: Offer | None) -> int:
         """Of the state of a row, through reservations if they hold devices."""
         offered = None if offer is None else self._book.offered(row, offer)
         number: int = self._book.columns.state.data.item(row)
         return number if offered is None else offered
 
     def of_row(
-        self, need: DeviceNeed, row: int, numa: frozenset[int] | None = None, offer: Offer | None = None
+        self, need: DeviceNeed, row: int, numa: frozenset[int] | None, offer: Offer | None = None
     ) -> DeviceHolding:
         """Raises DevicesLacking. Empty if the node has no Device object: its devices are left to the kubelet."""
         decision = self.verdict(need, self.number(row, offer), numa)
@@ -87,9 +87,7 @@ class StateDecisions:
             known.clear()
         return known
 
-    def verdict(
-        self, need: DeviceNeed, number: int, numa: frozenset[int] | None = None
-    ) -> DeviceHolding | DevicesLacking:
+    def verdict(self, need: DeviceNeed, number: int, numa: frozenset[int] | None) -> DeviceHolding | DevicesLacking:
         """For the state with this number."""
         if not number:
             return NOTHING

@@ -39,7 +39,7 @@ class DeviceFilter:
         decisions: StateDecisions,
         unsupported: list[GPUShareUnsupportedModel],
         *,
-        hands_off: bool = False,
+        hands_off: bool,
     ) -> None:
         """`hands_off`: vendors' device plugins attach the devices; those that can't attach the chosen ones are
         refused."""
@@ -49,9 +49,7 @@ class DeviceFilter:
         self._decisions = decisions
         self._unsupported = {(template.vendor, template.model) for template in unsupported}
 
-    def check_row(
-        self, need: DeviceNeed, row: int, numa: frozenset[int] | None = None, offer: Offer | None = None
-    ) -> int:
+    def check_row(self, need: DeviceNeed, row: int, numa: frozenset[int] | None, offer: Offer | None = None) -> int:
         """0, or the number of the reason. Without columns. `numa`: the NUMA nodes that devices must be on."""
         number = self._decisions.number(row, offer)
         if not number:

@@ -63,7 +63,7 @@ class QuotaHook:
 class QuotaHooks:
     """The hooks of the configuration, each call timed."""
 
-    def __init__(self, configured: Sequence[HookPluginConf], handle: Handle, observe: Observe | None = None) -> None:
+    def __init__(self, configured: Sequence[HookPluginConf], handle: Handle, observe: Observe | None) -> None:
         """Raises what a factory raises: the scheduler does not start without a configured hook."""
         known = hookfactories.known() if configured else {}
         self._hooks: dict[str, QuotaHook] = {}

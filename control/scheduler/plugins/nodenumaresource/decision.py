@@ -82,7 +82,7 @@ class RowDecisions:
         choice: ZoneChoice | None = choices[key]
         return choice
 
-    def affinity(self, need: NumaNeed, row: int, offer: Offer | None = None) -> frozenset[int] | None:
+    def affinity(self, need: NumaNeed, row: int, offer: Offer | None) -> frozenset[int] | None:
         """Ids of the zones that all resources must be from; None: any."""
         choice = self._taken(need, row, offer)
         if choice.merged is None or choice.merged.zones is None:

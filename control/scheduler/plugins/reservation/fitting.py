@@ -25,7 +25,7 @@ def by_node(resource: str) -> str:
 class Fitting:
     """The rules of one profile."""
 
-    def __init__(self, book: ReservationBook, args: ReservationArgs, *, skips_node_fit: bool = False) -> None:
+    def __init__(self, book: ReservationBook, args: ReservationArgs, *, skips_node_fit: bool) -> None:
         """`skips_node_fit`: feature gate SkipReservationFitsNode."""
         self._book = book
         self._table = book.table

@@ -36,7 +36,7 @@ class PodMatch:
         wanted: PodConditions,
         groups: Sequence[OwnerGroup],
         *,
-        node_labels: bool = True,
+        node_labels: bool,
     ) -> None:
         """`node_labels`: whether a reservation's labels include those of its node."""
         self.pod = pod

@@ -20,7 +20,6 @@ CONDITIONS = (
     ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
     ("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
 )
-NOT_READY = ("Ready", "False", "KubeletNotReady", "kubelet has stopped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +95,10 @@ def labels(machine: MachineCapacity, hostname: str, extra: Mapping[str, str]) ->
     }
 
 
-def node_conditions(old: Mapping[str, Mapping[str, Any]], now: float, ready: bool = True) -> list[dict[str, Any]]:
+def node_conditions(old: Mapping[str, Mapping[str, Any]], now: float) -> list[dict[str, Any]]:
     """The four conditions with the heartbeat `now`; a transition time changes only with its status."""
     out = []
-    for kind, status, reason, message in (*CONDITIONS[:-1], CONDITIONS[-1] if ready else NOT_READY):
+    for kind, status, reason, message in CONDITIONS:
         old_condition = old.get(kind, {})
         since = old_condition.get("lastTransitionTime") if old_condition.get("status") == status else None
         out.append(

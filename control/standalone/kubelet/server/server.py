@@ -42,7 +42,7 @@ def subresources(path: str) -> tuple[str, ...]:
     return _SUBRESOURCES.get("/" + path.strip("/").split("/")[0], ("proxy",))
 
 
-def verb(method: str, path: str = "") -> str:
+def verb(method: str, path: str) -> str:
     """The verb that a caller needs. A stream needs `create`, also over WebSocket, whose request is a GET."""
     if "/" + path.strip("/").split("/")[0] in PATHS:
         return "create"
