@@ -8,12 +8,12 @@ cd "$(dirname "$0")/.."
 scripts/setup.sh fuzz
 status=0
 case ${1:?usage: fuzz.sh MINUTES, or fuzz.sh short} in
-  short) limit=--inputs=10000 api_seconds=20 ;;
+  short) limit=--inputs=10000 api_seconds=20 seed=--seed=1 ;; # the same inputs each time
   *)
     FUZZ_MINUTES=$1 build/venv/bin/python -m pytest -q --timeout=0 tests/fuzz || status=1
     parsers=$(build/venv/bin/python -c 'from tests.fuzz.parsers import PARSERS; print(len(PARSERS))')
-    limit=--seconds=$(($1 * 60 / parsers + 1)) api_seconds=$(($1 * 60)) ;;
+    limit=--seconds=$(($1 * 60 / parsers + 1)) api_seconds=$(($1 * 60)) seed= ;;
 esac
 build/fuzz/venv/bin/python -m tests.fuzz.coverage_guided $limit || status=1
-build/fuzz/venv/bin/python -m tests.fuzz.api_by_openapi build/venv/bin/python $api_seconds || status=1
+build/fuzz/venv/bin/python -m tests.fuzz.api_by_openapi build/venv/bin/python $api_seconds $seed || status=1
 exit $status

@@ -1,9 +1,9 @@
 """The embedded API server with schemathesis: requests made from its own OpenAPI documents must not be answered 5xx.
 
-    build/fuzz/venv/bin/python -m tests.fuzz.api_by_openapi PYTHON SECONDS
+    build/fuzz/venv/bin/python -m tests.fuzz.api_by_openapi PYTHON SECONDS [OPTION ...]
 
-PYTHON runs the server (build/venv). The time is divided among the documents, which are those of groups with the kinds
-of tenants. Part of `scripts/fuzz.sh`.
+PYTHON runs the server (build/venv); options are those of schemathesis. The time is divided among the documents, which
+are those of groups with the kinds of tenants. Part of `scripts/fuzz.sh`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +49,13 @@ def ready(url: str, kubeconfig: Path) -> bool:
         return False
 
 
-def fuzz(url: str, token: str, document: str, seconds: float) -> int:
+def fuzz(url: str, token: str, document: str, seconds: float, options: Sequence[str]) -> int:
     """Exit status of schemathesis: 1 for a failure. It ends after this time and that of loading the document."""
     command = [
         str(Path(sys.executable).with_name("schemathesis")), "run", f"{url}/openapi/v3/{document}", f"--url={url}",
         f"--header=Authorization: Bearer {token}", "--tls-verify=false", "--checks=not_a_server_error",
         "--phases=fuzzing", f"--max-time={max(1, int(seconds))}", "--request-timeout=20",
-        "--continue-on-failure", "--no-color", "--warnings=off",
+        "--continue-on-failure", "--no-color", "--warnings=off", *options,
     ]  # fmt: skip
     environment = {**os.environ, "SCHEMATHESIS_HOOKS": "tests.fuzz.openapi_hooks", "PYTHONPATH": str(ROOT)}
     folder = ROOT / "build" / "fuzz"  # schemathesis writes what it found into its working directory
@@ -69,7 +70,7 @@ def fuzz(url: str, token: str, document: str, seconds: float) -> int:
 
 
 def main(argv: list[str]) -> int:
-    python, seconds = argv[0], float(argv[1])
+    python, seconds, options = argv[0], float(argv[1]), argv[2:]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     url = f"https://127.0.0.1:{port}"
@@ -84,7 +85,8 @@ def main(argv: list[str]) -> int:
                 assert server.poll() is None and time.monotonic() < end, Path(folder, "log").read_text()[-3000:]
                 time.sleep(0.2)
             token, _ = credentials(kubeconfig)
-            failed = [document for document in DOCUMENTS if fuzz(url, token, document, seconds / len(DOCUMENTS))]
+            share = seconds / len(DOCUMENTS)
+            failed = [document for document in DOCUMENTS if fuzz(url, token, document, share, options)]
             assert server.poll() is None, f"the server ended: {Path(folder, 'log').read_text()[-3000:]}"
         finally:
             server.terminate()

@@ -1,7 +1,8 @@
 """The parsers of tenant input with Atheris: inputs that reach new lines are kept and changed further.
 
     build/fuzz/venv/bin/python -m tests.fuzz.coverage_guided --seconds=10 [NAME ...]     10 s per parser
-    build/fuzz/venv/bin/python -m tests.fuzz.coverage_guided --inputs=10000 [NAME ...]   10,000 inputs per parser
+    build/fuzz/venv/bin/python -m tests.fuzz.coverage_guided --inputs=10000 [NAME ...]   10,000 inputs per parser,
+                                                                                        from the same seed
 
 Each parser has a process of its own, because Atheris ends it. It is forked: loading and instrumenting the parsers takes
 two seconds of CPU time. Inputs stay in build/fuzz/corpus. A parser that raises another error than its own, or needs
@@ -48,7 +49,7 @@ def fuzz(name: str, parser: Parser, limit: str) -> None:
     for number, text in enumerate((*parser.corpus, *(part * 50 for part in parser.repeated))):
         # a first byte of 1 makes ConsumeUnicode take one byte per character
         (corpus / f"seed-{number}").write_bytes(b"\x01" + text.encode("latin-1", errors="replace"))
-    limits = [limit, f"-timeout={TIMEOUT_S}", f"-max_len={LONGEST_INPUT}", "-rss_limit_mb=2048"]
+    limits = [*limit.split(), f"-timeout={TIMEOUT_S}", f"-max_len={LONGEST_INPUT}", "-rss_limit_mb=2048"]
     arguments = [sys.argv[0], *limits, f"-artifact_prefix={PLACE}/{corpus.name}-", "-print_final_stats=1", str(corpus)]
     atheris.Setup(arguments, lambda data: run(parser, data))
     atheris.Fuzz()
@@ -71,7 +72,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     limit = parser.add_mutually_exclusive_group(required=True)
     limit.add_argument("--seconds", dest="limit", type="-max_total_time={}".format)
-    limit.add_argument("--inputs", dest="limit", type="-runs={}".format)
+    limit.add_argument("--inputs", dest="limit", type="-runs={} -seed=1".format)
     parser.add_argument("names", nargs="*", metavar="NAME")
     options = parser.parse_args()
     status, output = fuzz_apart("broken", BROKEN, options.limit)
