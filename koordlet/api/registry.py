@@ -4,6 +4,7 @@ One row per kind, for the custom resources and the built-in kinds of `koordlet.a
 `koordlet.kube` to find the URL of a struct type, and by `koordlet.api.encoding.crdgen`.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,6 +13,14 @@ import msgspec
 from koordlet.api import core
 from koordlet.api.core import claims, storage
 from koordlet.api.crs import analysis, config, queueing, quota, scheduling, slo, topology
+from koordlet.api.encoding.quoting import quoted
+
+_NOT_IN_NAMES = re.compile(r"[/%?#]|^\.\.?$")
+"""As in client-go, and what begins a query."""
+
+
+class InvalidName(ValueError):
+    """No object can have this name: in a path it would name something else. References in objects are free text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +56,11 @@ class ApiResource:
 
         Without a namespace the collection of a namespaced kind spans all namespaces. Raises ValueError
         for a namespace on a cluster-scoped kind, a namespaced object without one, or a subresource
-        without an object.
+        without an object; InvalidName.
         """
+        for part in (namespace, name):
+            if part and _NOT_IN_NAMES.search(part):
+                raise InvalidName(f"{quoted(part)} is not the name of an object")
         if namespace and not self.namespaced:
             raise ValueError(f"{self.kind} is cluster scoped and has no namespace {namespace!r}")
         if name and self.namespaced and not namespace:

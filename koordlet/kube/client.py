@@ -21,7 +21,7 @@ from koordlet.api.core import Pod
 from koordlet.api.encoding import wire
 from koordlet.api.encoding.shape import has_floats
 from koordlet.api.meta import DeleteOptions, Preconditions
-from koordlet.api.registry import ApiResource
+from koordlet.api.registry import ApiResource, InvalidName
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.kube.config import ClientConfig
 from koordlet.kube.decode import KubeObject, ObjectDecoder, RawList, resource_of
@@ -80,7 +80,7 @@ class Client:
     ) -> T:
         """One object. Raises NotFound."""
         r = resource_of(type, resource)
-        body = await self.transport.request("GET", r.path(namespace, name, subresource))
+        body = await self.transport.request("GET", _path(r, namespace, name, subresource))
         return ObjectDecoder(type, r).decode(body)
 
     async def list(
@@ -202,7 +202,7 @@ class Client:
             body = _apply_body(body, r, name, namespace)
         answer = await self.transport.request(
             "PATCH",
-            r.path(namespace, name, subresource),
+            _path(r, namespace, name, subresource),
             params=_params(fieldManager=field_manager, force="true" if force else None),
             body=wire.encode(body),
             content_type=kind.value,
@@ -249,7 +249,7 @@ class Client:
         options = options or _delete_options(grace_seconds, uid)
         try:
             await self.transport.request(
-                "DELETE", r.path(namespace, name), body=wire.encode(options), repeatable=repeatable
+                "DELETE", _path(r, namespace, name), body=wire.encode(options), repeatable=repeatable
             )
         except NotFound:
             if not missing_ok:
@@ -278,7 +278,7 @@ class Client:
             "metadata": {"name": name, "namespace": namespace},
             "deleteOptions": wire.to_builtins(options),
         }
-        path = resource_of(Pod).path(namespace, name, "eviction")
+        path = _path(resource_of(Pod), namespace, name, "eviction")
         await self.transport.request("POST", path, body=wire.encode(eviction), retry_429=False)
 
     async def raw(
@@ -297,6 +297,14 @@ class Client:
         return await self.transport.request(
             method, path, params=params, body=data, content_type=content_type, accept=accept, repeatable=repeatable
         )
+
+
+def _path(resource: ApiResource, namespace: str | None, name: str, subresource: str | None = None) -> str:
+    """The path of an object. Raises NotFound for what is no name."""
+    try:
+        return resource.path(namespace, name, subresource)
+    except InvalidName as error:
+        raise NotFound(404, "NotFound", str(error)) from error
 
 
 def _params(**values: str | None) -> dict[str, str]:

@@ -18,6 +18,8 @@ import httptools
 CONNECT_TIMEOUT_S: Final = 10.0
 IDLE_S: Final = 15.0
 """A connection that was idle for longer is closed: the server may close it just when a request is sent."""
+MAX_HEAD_BYTES: Final = 256 << 10
+"""Received without a byte of a body: the heads of an answer and of those that precede it, or its trailers."""
 _UNSAFE: Final = re.compile(r"[^\w/?%:@!$&'()*+,;=.~-]", re.ASCII)
 _LINE_BREAK: Final = re.compile(r"[\r\n\0]")
 
@@ -41,6 +43,7 @@ class _Connection(asyncio.Protocol):
         self._answer: asyncio.Future[Answer] | None = None
         self._headers: dict[str, str] = {}
         self._parts: list[bytes] = []
+        self._head_bytes = 0
         self.is_reusable = False
         self.idle_since = 0.0
 
@@ -49,10 +52,13 @@ class _Connection(asyncio.Protocol):
         set_keepalive(transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
+        self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(ConnectionError(f"the answer is not HTTP: {error}"))
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._fail(ConnectionError(f"the head of the answer has more than {MAX_HEAD_BYTES} bytes"))
 
     def connection_lost(self, error: Exception | None) -> None:
         self._fail(error or ConnectionResetError("the server closed the connection"))
@@ -66,6 +72,7 @@ class _Connection(asyncio.Protocol):
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
         self._parts.append(body)
 
     def on_message_complete(self) -> None:
@@ -78,6 +85,7 @@ class _Connection(asyncio.Protocol):
     async def exchange(self, request: bytes) -> Answer:
         """The answer. The connection is closed unless it `is_reusable` afterwards."""
         self.is_reusable = False
+        self._head_bytes = 0
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(request)
         try:

@@ -144,10 +144,9 @@ def parse_retry_after(value: str | None, now: float) -> float | None:
     if value.isdecimal():
         return float(value)
     try:
-        at = email.utils.parsedate_to_datetime(value)
-    except ValueError:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - now)
+    except (ValueError, OverflowError):
         return None
-    return max(0.0, at.timestamp() - now)
 
 
 def _phrase(code: int) -> str:

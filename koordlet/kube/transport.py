@@ -118,6 +118,8 @@ class Transport:
                 if renewed or attempt == _MAX_ATTEMPTS or not self.config.credentials.invalidate():
                     raise
                 renewed = True
+                if self._connections is not None:
+                    self._connections.close()  # a client certificate belongs to its connection
             except ApiError as error:
                 unprocessed = error.retry_after is not None or error.status == 429
                 retry = error.status in _RETRY_CODES and (unprocessed or idempotent)

@@ -22,7 +22,8 @@ from pathlib import Path
 
 import atheris
 
-with redirect_stderr(StringIO()), atheris.instrument_imports(include=["control", "koordlet"]):  # it lists every module
+PACKAGES = ["control", "koordlet", "runtimeproxy"]
+with redirect_stderr(StringIO()), atheris.instrument_imports(include=PACKAGES):  # it lists every module
     from tests.fuzz.parsers import PARSERS, Parser
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,11 +1,16 @@
-"""The parsers of tenant input: the errors that they may raise, texts to begin from, and how an input is made longer."""
+"""Parsers of tenant input and protocols: errors that they may raise, texts to begin from, how to make them longer."""
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
+from hpack import HPACKError
 
 from control.manager.trust.rule import refused_changes
 from control.manager.trust.users import TrustedUsers
@@ -15,6 +20,7 @@ from control.standalone.http.yamlbody import decode as decode_yaml
 from control.standalone.patch.json_patch import JsonPatchError
 from control.standalone.patch.json_patch import apply as apply_json_patch
 from control.standalone.selectors import field_terms, parse_labels
+from control.standalone.streams.spdy import FrameDecoder, SpdyError
 from koordlet.api import names
 from koordlet.api.annotations import device, gang, pod, reservation, scheduling
 from koordlet.api.core import Pod
@@ -22,14 +28,24 @@ from koordlet.api.cpus import CPUListError, parse_cpus
 from koordlet.api.encoding.quantity import Quantity, QuantityError
 from koordlet.api.encoding.times import Duration
 from koordlet.api.encoding.wire import WireError
+from koordlet.api.encoding.wire import decode as decode_pod
 from koordlet.api.meta import ObjectMeta
 from koordlet.api.priority import PriorityError, sub_priority
+from koordlet.app.http2.frames import FrameError, Splitter
+from koordlet.app.http2.headers import HeaderDecoder
+from koordlet.kube.connections import _Connection
+from koordlet.kube.errors import from_response
 from koordlet.statesinformer.pods.deviceallocation import devices_of_pod
+from koordlet.statesinformer.pods.longpods import reduced
 from koordlet.system.cgroup.naming import ContainerId, NamingError
 from koordlet.system.cpu.cpuset import CPUSet, CPUSetError
+from runtimeproxy.docker.http1 import NotHttp1, parse_request
+from runtimeproxy.hooks.registry import InvalidRegistration
+from runtimeproxy.hooks.registry import parse as parse_registration
 
 TENANT = RequestUser(username="tenant")
 USERS = TrustedUsers()
+_SOCKET = socket.socket()
 
 
 @dataclass(frozen=True)
@@ -64,6 +80,40 @@ def _json_patch(text: str) -> object:
     if not isinstance(operations, list) or not all(isinstance(each, dict) for each in operations):
         return None
     return apply_json_patch({"a": [1, {"b": "c"}]}, operations)
+
+
+class _NoTransport(asyncio.Transport):
+    """A connection to nobody."""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return _SOCKET
+
+    def abort(self) -> None:
+        pass
+
+
+def _octets(text: str) -> bytes:
+    """A byte per character, for formats that are no text."""
+    return text.encode("latin-1", errors="replace")
+
+
+def _answer(text: str) -> object:
+    """An answer to `Connections`: it completes the request or fails it."""
+    connection = _Connection()
+    connection._answer = Future()  # type: ignore[assignment]  # without an event loop
+    connection.connection_made(_NoTransport())
+    connection.data_received(_octets(text))
+    return connection
+
+
+def _refusal(text: str) -> object:
+    value, _, body = text.partition("\n")
+    return from_response(503, {"retry-after": value}, body.encode(errors="replace"), now=0.0)
+
+
+def _long_pod(text: str) -> object:
+    pod, _ = reduced(text.encode(errors="surrogatepass"))
+    return decode_pod(pod, Pod)
 
 
 PARSERS: dict[str, Parser] = {
@@ -134,6 +184,41 @@ PARSERS: dict[str, Parser] = {
     ),
     "gang groups": _annotation(
         lambda annotations: gang.groups(annotations, "ns/g"), names.ANNOTATION_GANG_GROUPS, '["ns/a","ns/b"]'
+    ),
+    "answer of the API server": Parser(
+        _answer, (),
+        ("HTTP/1.1 200 \r\nContent-Length: 2\r\n\r\n{}", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na"),
+        ("HTTP/1.1 100 Continue\r\n\r\n", "a: b\r\n", "\r\n", "1\r\na\r\n"),
+    ),
+    "refusal of the API server": Parser(
+        _refusal, (), ("5\n", 'Sun, 29 Nov 2026 06:13:08 GMT\n{"kind":"Status","message":"m"}'), ("9", " ", "0:", "\n[")
+    ),
+    "long pod": Parser(
+        _long_pod, (WireError,),
+        ('{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c"}]},"status":{"containerStatuses":[{"name":"c"}]}}',),
+        ("[", '{"a":', '"a",', "1,"),
+    ),
+    "SPDY frames": Parser(
+        lambda text: FrameDecoder().feed(_octets(text)), (SpdyError,),
+        ("\x80\x03\x00\x06\x00\x00\x00\x04\x00\x00\x00\x01", "\x00\x00\x00\x01\x01\x00\x00\x02ab"),
+        ("\x00\x00\x00\x01\x00\x00\x00\x00",),
+    ),
+    "HTTP/2 frames": Parser(
+        lambda text: Splitter().feed(_octets(text)), (FrameError,),
+        ("\x00\x00\x00\x04\x00\x00\x00\x00\x00", "\x00\x00\x01\x01\x04\x00\x00\x00\x01a"),
+        ("\x00\x00\x00\x04\x00\x00\x00\x00\x00",),
+    ),
+    "HTTP/2 headers": Parser(
+        lambda text: HeaderDecoder(1 << 16).decode(_octets(text)), (HPACKError,),
+        ("\x82\x86", "\x00\x01a\x01b"), ("\x82", "\x00\x01a\x01b", "\x7f"),
+    ),
+    "request to Docker": Parser(
+        lambda text: parse_request(_octets(text)), (NotHttp1,),
+        ("GET / HTTP/1.1\r\na: b\r\n\r\n",), ("a: b\r\n", "\r\n", " "),
+    ),
+    "registration of a hook server": Parser(
+        lambda text: parse_registration("f", text.encode(errors="surrogatepass")), (InvalidRegistration,),
+        ('{"remote-endpoint":"unix:///a","runtime-hooks":["PreRunPodSandbox"]}',), ("[", '{"a":', '"a",'),
     ),
 }  # fmt: skip
 """Name -> parser."""

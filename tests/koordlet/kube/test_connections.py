@@ -9,11 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from koordlet.app.tasks import end_tasks
 from koordlet.kube import connections as module
+from koordlet.kube.config import ClientConfig
 from koordlet.kube.connections import Answer, Connections, NotConnected, request_target
+from koordlet.kube.credentials import Anonymous
 from koordlet.kube.tls import client_context
+from koordlet.kube.transport import Transport
 from tests.certificates import self_signed_files
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
@@ -118,12 +122,62 @@ async def test_bytes_that_arrive_later_are_not_the_next_answer(raw: RawServer, c
     assert raw.opened == 2
 
 
-@pytest.mark.parametrize("answer", [b"garbage\r\n\r\n", OK[:-1], b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"garbage\r\n\r\n",
+        OK[:-1],
+        b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\nx",
+    ],
+)
 async def test_a_broken_answer_is_a_lost_connection(raw: RawServer, client: Connections, answer: bytes) -> None:
     raw.answers, raw.closes = [answer], True
     with pytest.raises(ConnectionError) as failure:
         await get(client)
     assert not isinstance(failure.value, NotConnected)
+
+
+@pytest.mark.parametrize(
+    ("start", "part"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX: ", b"x" * 1000),
+        (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n" * 100),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;", b"x" * 1000),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX: ", b"x" * 1000),
+    ],
+    ids=["header", "headers", "answers", "chunk extension", "trailer"],
+)
+async def test_an_endless_head_is_not_read_to_its_end(
+    raw: RawServer, client: Connections, start: bytes, part: bytes
+) -> None:
+    raw.answers = [start + part * (2 * module.MAX_HEAD_BYTES // len(part))]
+    with pytest.raises(ConnectionError, match="head of the answer"):
+        await get(client)
+    assert not client._idle
+
+
+async def test_a_long_body_has_no_limit_of_a_head(raw: RawServer, client: Connections) -> None:
+    body = b"x" * (2 * module.MAX_HEAD_BYTES)
+    raw.answers = [b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body, OK]
+    assert (await get(client)).body == body
+    assert (await get(client)).body == b"{}"
+
+
+async def test_renewed_credentials_get_a_new_connection(raw: RawServer) -> None:
+    """A client certificate belongs to its connection: on the old one, the server would answer 401 again."""
+
+    class Renewable(Anonymous):
+        def invalidate(self) -> bool:
+            return True
+
+    raw.answers = [OK, b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n", OK]
+    transport = Transport(ClientConfig(raw.url, credentials=Renewable()), registry=CollectorRegistry())
+    await transport.request("GET", "/a")
+    await transport.request("GET", "/b")
+    assert (len(raw.requests), raw.opened) == (3, 2)
+    await transport.close()
 
 
 async def test_a_connection_that_the_server_closed_is_not_used(

@@ -49,6 +49,22 @@ async def test_get_and_list(fake: FakeApi, client: Client) -> None:
     assert await client.list(Node) == []
 
 
+@pytest.mark.parametrize("name", ["a?x=1", "a/status", "a%2fstatus", "..", "../other/configmaps/b", "b#c"])
+async def test_what_is_no_name_reaches_no_other_object(fake: FakeApi, client: Client, name: str) -> None:
+    """References in objects, such as those to owners, are free text of tenants."""
+    fake.put(MAPS, "a", "ns", data={"k": "v"})
+    for request in (
+        client.get(ConfigMap, name, "ns"),
+        client.get(ConfigMap, "a", f"other/../{name}"),
+        client.patch(ConfigMap, name, "ns", body={}),
+        client.delete(ConfigMap, name, "ns"),
+        client.evict(name, "ns"),
+    ):
+        with pytest.raises(NotFound, match="is not the name of an object"):
+            await request
+    assert not fake.requests
+
+
 async def test_expired_continue_token_starts_over_without_paging(fake: FakeApi, client: Client) -> None:
     for i in range(4):
         fake.put(NODES, f"n{i}")
@@ -302,7 +318,10 @@ def test_backoff_grows_to_its_bound() -> None:
 
 @pytest.mark.parametrize(
     ("value", "seconds"),
-    [(None, None), ("", None), ("7", 7.0), ("Thu, 01 Jan 1970 00:01:10 GMT", 10.0), ("soon", None), ("-1", None)],
+    [
+        *((None, None), ("", None), ("7", 7.0), ("Thu, 01 Jan 1970 00:01:10 GMT", 10.0), ("soon", None), ("-1", None)),
+        *((f"Thu, 01 Jan {'9' * 20} 00:01:10 GMT", None), ("Mon, 01 Jan 0001 00:00:00 -0000", None)),
+    ],
 )
 def test_retry_after(value: str | None, seconds: float | None) -> None:
     assert parse_retry_after(value, 60.0) == seconds
