@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from control.boundedpods import bounded
 from control.component.informers import CachedKind, InformerSet
 from control.slim import slimmed
 from koordlet.api import names
@@ -80,7 +81,7 @@ def trim_job(job: Job) -> Job:
 
 KINDS: dict[type[Any], CachedKind] = {
     Pod: CachedKind(
-        lambda pod: slimmed(trim_pod(pod)),
+        lambda pod: slimmed(bounded(trim_pod(pod))),
         indexes={POD_BY_NODE: lambda pod: [pod.spec.node_name], POD_BY_QUOTA: _quota_of},
     ),
     NodeMetric: CachedKind(lambda metric: slimmed(trim_metric(metric))),

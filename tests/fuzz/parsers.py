@@ -83,7 +83,7 @@ def _json_patch(text: str) -> object:
 
 
 class _NoTransport(asyncio.Transport):
-    """A connection to nobody."""
+    """A connection without a peer."""
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return _SOCKET

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from control.boundedpods import bounded
 from control.component.informers import CachedKind, InformerSet
 from control.descheduler.state.cluster import ClusterState
 from control.descheduler.state.loads import ReportedLoad, load_of
@@ -86,7 +87,7 @@ def trim_pod(pod: Pod) -> Pod:
         container_statuses=[_trim_status(container) for container in status.container_statuses],
         qos_class=status.qos_class,
     )
-    trimmed = Pod(metadata=pod.metadata, spec=spec, status=kept)
+    trimmed = bounded(Pod(metadata=pod.metadata, spec=spec, status=kept))
     slimmed(trimmed)
     return trimmed
 

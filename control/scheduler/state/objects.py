@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from control.boundedpods import bounded
 from control.component.informers import CachedKind, InformerSet
 from control.scheduler.state.nodeimages import ImageNode, ImagePool
 from control.scheduler.state.resizing import ResizablePod, with_effective_requests
@@ -69,7 +70,7 @@ def trim_pod(pod: Pod) -> Pod:
         qos_class=status.qos_class,
         resource_claim_statuses=status.resource_claim_statuses,
     )
-    trimmed = Pod(metadata=pod.metadata, spec=spec, status=kept)
+    trimmed = bounded(Pod(metadata=pod.metadata, spec=spec, status=kept))
     slimmed(trimmed)
     return trimmed
 

@@ -320,7 +320,7 @@ def test_backoff_grows_to_its_bound() -> None:
     ("value", "seconds"),
     [
         *((None, None), ("", None), ("7", 7.0), ("Thu, 01 Jan 1970 00:01:10 GMT", 10.0), ("soon", None), ("-1", None)),
-        *((f"Thu, 01 Jan {'9' * 20} 00:01:10 GMT", None), ("Mon, 01 Jan 0001 00:00:00 -0000", None)),
+        (f"Thu, 01 Jan {'9' * 20} 00:01:10 GMT", None),
     ],
 )
 def test_retry_after(value: str | None, seconds: float | None) -> None:

@@ -1,0 +1,114 @@
+"""Bounds the memory of a cached pod.
+
+Kubernetes accepts pods of 1.5 MiB, which need up to 12 MiB when they are decoded, so that a hundred pods of one tenant
+would take all memory of a component. Of a longer pod than ordinary ones, long annotations are not kept. If that is not
+enough, only what the pod holds is kept: its requests and limits as those of one container, and what identifies and
+classifies it. The scheduler does not place such a pod, because it does not know the pod's constraints. No I/O.
+"""
+
+from __future__ import annotations
+
+from sys import getsizeof
+from typing import Any, Final
+
+import msgspec
+
+from koordlet.api import names
+from koordlet.api.core.pod import (
+    Container,
+    Pod,
+    PodSchedulingGate,
+    PodSpec,
+    PodStatus,
+    ResourceList,
+    ResourceRequirements,
+)
+from koordlet.api.core.podresources import pod_limits, pod_requests
+
+ORDINARY_BYTES: Final = 32 << 10
+"""JSON of a pod that is kept as it is, without a closer look; ordinary pods have 1 to 5 KiB."""
+MAX_ANNOTATION_BYTES: Final = 64 << 10
+"""Memory of the annotations of a longer pod. What a component reads has 16 KiB at most."""
+MAX_BYTES: Final = 512 << 10
+"""Memory of a longer pod whose constraints are kept, such as an affinity with the names of 5,000 nodes."""
+MAX_ENTRIES: Final = 64
+"""Of maps and lists of a pod whose constraints are not kept, beside the entries with known keys."""
+TOO_LONG: Final = "pod-is-too-long"
+"""The gate that keeps such a pod from being placed; it is not in the API server."""
+_KNOWN_KEYS: Final = frozenset(
+    ("cpu", "memory", "ephemeral-storage", *(value for value in vars(names).values() if isinstance(value, str)))
+)
+_encode: Final = msgspec.json.Encoder(enc_hook=bool).encode
+"""Only for the length: quantities and times, which are short, are a word each."""
+
+
+def bounded(pod: Pod) -> Pod:
+    """The pod, which is changed in place, or another one with what it holds."""
+    try:
+        if len(_encode(pod)) <= ORDINARY_BYTES:
+            return pod
+    except RecursionError:
+        pass  # nested deeply: it is not an ordinary one
+    pod.metadata.annotations = _shortest(pod.metadata.annotations)
+    return pod if kept_bytes(pod) <= MAX_BYTES else _what_it_holds(pod)
+
+
+def kept_bytes(value: Any) -> int:
+    """Memory of a decoded value, without empty lists and maps, which cached objects share."""
+    total, pending = 0, [value]
+    while pending:
+        part = pending.pop()
+        if not part and part.__class__ is not str:
+            continue
+        total += getsizeof(part)
+        if isinstance(part, msgspec.Struct):
+            pending += [getattr(part, name) for name in part.__struct_fields__]
+        elif isinstance(part, dict):
+            pending += [*part, *part.values()]
+        elif isinstance(part, list):
+            pending += part
+    return total
+
+
+def _shortest(annotations: dict[str, str]) -> dict[str, str]:
+    """The shortest annotations: long ones must not hide what other components wrote."""
+    kept, room = {}, MAX_ANNOTATION_BYTES
+    for key, text in sorted(annotations.items(), key=lambda item: len(item[0]) + len(item[1])):
+        room -= getsizeof(key) + getsizeof(text)
+        if room < 0:
+            break
+        kept[key] = text
+    return kept
+
+
+def _what_it_holds(pod: Pod) -> Pod:
+    meta, spec, status = pod.metadata, pod.spec, pod.status
+    resources = ResourceRequirements(requests=_few(pod_requests(pod)), limits=_few(pod_limits(pod)))
+    return Pod(
+        kind=pod.kind,
+        api_version=pod.api_version,
+        metadata=msgspec.structs.replace(
+            meta, labels=_few(meta.labels), owner_references=meta.owner_references[:MAX_ENTRIES], finalizers=[]
+        ),
+        spec=PodSpec(
+            containers=[Container(name=container.name, resources=resources) for container in spec.containers[:1]],
+            restart_policy=spec.restart_policy,
+            node_name=spec.node_name,
+            scheduler_name=spec.scheduler_name,
+            priority_class_name=spec.priority_class_name,
+            priority=spec.priority,
+            preemption_policy=spec.preemption_policy,
+            scheduling_gates=[PodSchedulingGate(name=TOO_LONG)],
+        ),
+        status=PodStatus(
+            phase=status.phase,
+            conditions=status.conditions[:MAX_ENTRIES],
+            start_time=status.start_time,
+            qos_class=status.qos_class,
+        ),
+    )
+
+
+def _few(entries: dict[str, Any] | ResourceList) -> dict[str, Any]:
+    kept = {key: entries[key] for key in sorted(entries.keys() & _KNOWN_KEYS)}
+    return kept | dict(list(entries.items())[:MAX_ENTRIES])
