@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from control.ctl.errors import CtlError
+from control.ctl.node import hostfolders
 from control.ctl.node.state import NodeSettings
 from control.standalone.containerd import config
 from control.standalone.containerd.slices import write_wrapper
@@ -28,6 +29,8 @@ MAX_SOCKET_PATH_BYTES = 107
 """Longest path of a unix socket."""
 HOOK_SERVERS = Path("/etc/runtime/hookserver.d")
 """Where koordlet's DaemonSet registers, and koord-runtime-proxy looks by default."""
+REGISTRATION = "koordlet.json"
+"""koordlet's file in it, which a killed koordlet leaves."""
 REQUEST_TIMEOUT_S = 3.0
 IMPORT_TIMEOUT_S = 20.0
 TTRPC = ".ttrpc"
@@ -44,6 +47,10 @@ def proxy_socket(state_dir: Path) -> Path:
 def hook_servers(state_dir: Path, settings: NodeSettings) -> Path:
     """Directory in which koordlet registers its hook server; of a bare node that of koordlet's DaemonSet."""
     return HOOK_SERVERS if settings.bare else state_dir / "hookservers"
+
+
+def create_hook_servers(state_dir: Path, settings: NodeSettings) -> None:
+    hostfolders.create(state_dir, hook_servers(state_dir, settings))
 
 
 def endpoint(state_dir: Path, settings: NodeSettings) -> str:

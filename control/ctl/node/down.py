@@ -2,7 +2,7 @@
 
 Processes are identified by pid and start time. Removed are: the cgroups that the stand-in kubelet recorded as its own,
 with the processes in them; pins below the configured directory; the bpf file system's mount only if a koordlet mounted
-it and it holds nothing else.
+it and it holds nothing else; directories outside the state directory that `up` created.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from control.ctl.errors import CtlError
-from control.ctl.node import bpffs, containers, preflight, processes
+from control.ctl.node import bpffs, containers, hostfolders, preflight, processes
 from control.ctl.node.parts import PARTS, Layout
 from control.ctl.node.state import Lock, NodeSettings
 from control.ctl.node.supervisor import Supervisor
@@ -90,6 +90,7 @@ def clean(state_dir: Path, made: list[str], pin_dir: str) -> str:
         processes.wait_gone(stray.id, 5.0)
     if strays:
         done.append(f"{len(strays)} processes")
+    done += hostfolders.remove(state_dir, containers.REGISTRATION)
     if pin_dir:
         directory = Path(pin_dir)
         if removed := bpffs.remove_pins(directory):

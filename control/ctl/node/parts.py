@@ -335,6 +335,7 @@ PARTS = (
         _runtimeproxy_problem,
         60.0,
         15.0,
+        before=lambda layout, settings: containers.create_hook_servers(layout.root, settings),
         runtime=containers.CONTAINERD,
     ),
     Part(
