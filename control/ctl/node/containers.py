@@ -50,7 +50,9 @@ def hook_servers(state_dir: Path, settings: NodeSettings) -> Path:
 
 
 def create_hook_servers(state_dir: Path, settings: NodeSettings) -> None:
-    hostfolders.create(state_dir, hook_servers(state_dir, settings))
+    """Of a bare node, whose directory is outside the state directory; koord-runtime-proxy creates the other."""
+    if settings.bare:
+        hostfolders.create(state_dir, HOOK_SERVERS)
 
 
 def endpoint(state_dir: Path, settings: NodeSettings) -> str:

@@ -69,3 +69,8 @@ def test_down_removes_what_a_bare_node_created(
     assert folder.is_dir()
     assert not down(supervisor.state_dir, purge=True, progress=progress)
     assert not folder.parent.exists()
+
+
+def test_a_directory_in_the_state_directory_is_not_recorded(state_dir: Path) -> None:
+    containers.create_hook_servers(state_dir, NodeSettings("n", runtime="containerd"))
+    assert list(state_dir.iterdir()) == []
