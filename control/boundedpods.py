@@ -38,6 +38,17 @@ TOO_LONG: Final = "pod-is-too-long"
 _KNOWN_KEYS: Final = frozenset(
     ("cpu", "memory", "ephemeral-storage", *(value for value in vars(names).values() if isinstance(value, str)))
 )
+_ALLOCATIONS: Final = frozenset(
+    (
+        names.ANNOTATION_RESOURCE_STATUS,
+        names.ANNOTATION_DEVICE_ALLOCATED,
+        names.ANNOTATION_RESERVATION_ALLOCATED,
+        names.ANNOTATION_GPU_MINORS,
+        names.ANNOTATION_CAMBRICON_DSMLU_PROFILE,
+        names.ANNOTATION_METAX_GPU_DEVICES_ALLOCATED,
+    )
+)
+"""What the scheduler wrote and reads again: without it, CPUs and devices would be allocated twice."""
 _encode: Final = msgspec.json.Encoder(enc_hook=bool).encode
 """Only for the length: quantities and times, which are short, are a word each."""
 
@@ -71,13 +82,15 @@ def kept_bytes(value: Any) -> int:
 
 
 def _shortest(annotations: dict[str, str]) -> dict[str, str]:
-    """The shortest annotations: long ones must not hide what other components wrote."""
+    """Allocations, then known annotations and then others, the shortest first: neither long nor many annotations of a
+    tenant may hide what components wrote."""
     kept, room = {}, MAX_ANNOTATION_BYTES
-    for key, text in sorted(annotations.items(), key=lambda item: len(item[0]) + len(item[1])):
-        room -= getsizeof(key) + getsizeof(text)
+    sizes = {key: getsizeof(key) + getsizeof(text) for key, text in annotations.items()}
+    for key in sorted(sizes, key=lambda key: (key not in _ALLOCATIONS, key not in _KNOWN_KEYS, sizes[key])):
+        room -= sizes[key]
         if room < 0:
             break
-        kept[key] = text
+        kept[key] = annotations[key]
     return kept
 
 

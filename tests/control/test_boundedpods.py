@@ -131,6 +131,18 @@ def test_only_long_annotations_are_left_out() -> None:
     assert (after.spec, after.metadata.labels) == (before.spec, before.metadata.labels)
 
 
+def test_many_short_annotations_hide_no_allocation() -> None:
+    """Without its allocation, the devices of a bound pod would be given to another one."""
+    pod = stuffed({})
+    allocation = {names.ANNOTATION_DEVICE_ALLOCATED: "x" * 4000, names.ANNOTATION_RESOURCE_STATUS: "x" * 4000}
+    known = {names.ANNOTATION_GANG_GROUPS: "x" * 200}
+    pod.metadata.annotations = {f"a{number}": "" for number in range(20_000)} | known | allocation
+    after = bounded(pod).metadata.annotations
+    assert allocation.items() <= after.items()
+    assert known.items() <= after.items()
+    assert kept_bytes(after) <= 2 * MAX_ANNOTATION_BYTES
+
+
 def test_known_keys_of_a_cut_pod_stay() -> None:
     pod = stuffed({"metadata.labels": 600_000})
     pod.metadata.labels[names.LABEL_QUOTA_NAME] = "q"
