@@ -11,7 +11,7 @@ PATIENCE_S = 120.0
 PAUSE_S = 0.01
 
 
-async def until(done: Callable[[], Any], seconds: float = PATIENCE_S) -> Any:
+async def until(done: Callable[..., Any], seconds: float = PATIENCE_S) -> Any:
     """The first true result of `done`, a function or coroutine function. Raises TimeoutError after `seconds`."""
     async with asyncio.timeout(seconds):
         while True:

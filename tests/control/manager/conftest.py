@@ -230,12 +230,6 @@ async def _stopped(running: Running) -> None:
     assert not EMPTY_LIST and not EMPTY_MAP, "a cached object was modified"
 
 
-@pytest.fixture
-def until() -> Callable[..., Awaitable[Any]]:
-    """`await until(check)`: call until the result is true; returns it."""
-    return waiting.until
-
-
 @dataclass
 class WebhookCluster:
     """What a client of the API server sees while a manager answers its webhooks: objects as plain JSON."""

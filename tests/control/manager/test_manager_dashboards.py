@@ -21,6 +21,7 @@ from koordlet.kube import KubeError
 from tests import scraping
 from tests.ports import free_port
 from tests.scraping import Prometheus
+from tests.waiting import until
 
 pytestmark = pytest.mark.runtime
 
@@ -48,7 +49,7 @@ def _node_metric() -> dict[str, Any]:
     return {"status": {"updateTime": now, "nodeMetric": {"nodeUsage": amounts, "systemUsage": amounts}}}
 
 
-async def _live(cluster: Any, until: Any) -> None:
+async def _live(cluster: Any) -> None:
     """A node with batch resources, one without, and an invalid key."""
     await until(lambda: cluster.spec("nodemetrics", "n1"))
     await cluster.admin.patch(NodeMetric, "n1", body=_node_metric(), subresource="status")
@@ -80,12 +81,10 @@ async def _pods(cluster: Any, number: int) -> None:
             assert qos, error
 
 
-async def test_every_query_has_data_and_every_rule_is_evaluated(
-    cluster: Any, manager: Any, until: Any, tmp_path: Path
-) -> None:
+async def test_every_query_has_data_and_every_rule_is_evaluated(cluster: Any, manager: Any, tmp_path: Path) -> None:
     await cluster.nodes("n1", "n2")
     running = await manager("--feature-gates=JobQueueing=true")
-    await _live(cluster, until)
+    await _live(cluster)
     await _queued_job(cluster)
     target = running.manager.pages["metrics"].port
     fed = {where: expr for where, expr in queries().items() if not any(name in expr for name in MAY_BE_EMPTY)}

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import until
+
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/koordinator-system/leases/koordinator-manager"
 NODES = 60
 SECONDS = 8
@@ -45,7 +47,7 @@ def replica(cluster: Any) -> Iterator[Callable[[str, Path], subprocess.Popen[byt
 
 
 async def test_after_a_killed_leader_nothing_is_written_twice(
-    cluster: Any, replica: Callable[[str, Path], subprocess.Popen[bytes]], until: Any
+    cluster: Any, replica: Callable[[str, Path], subprocess.Popen[bytes]]
 ) -> None:
     await cluster.nodes(*(f"n{number}" for number in range(NODES)))
     kubeconfig = await cluster.kubeconfig()
@@ -115,7 +117,7 @@ def test_the_binary_reports_invalid_flags() -> None:
     assert done.returncode == 2 and "WEBHOOK_PORT" in done.stderr
 
 
-async def test_a_lost_lease_ends_the_process(cluster: Any, manager: Any, until: Any) -> None:
+async def test_a_lost_lease_ends_the_process(cluster: Any, manager: Any) -> None:
     """Another process holds the lease: nothing more is written, and the lease keeps its new holder."""
     running = await manager("--leader-elect-retry-period=100ms")
     gauge = running.manager.context.internal.get_sample_value

@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -26,6 +25,7 @@ from koordlet.app.tasks import end_tasks
 from koordlet.kube import Client, ClientConfig, KubeError
 from tests.control.manager.conftest import SLICES, Cluster, endpoint_slice
 from tests.ports import free_port
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[3]
 KUBECTL = Path(sys.executable).with_name("kubectl")
@@ -85,7 +85,7 @@ class Installation:
         assert process.returncode == 0, err.decode()
         return out.decode()
 
-    async def start(self, name: str, until: Any) -> asyncio.subprocess.Process:
+    async def start(self, name: str) -> asyncio.subprocess.Process:
         """A replica; returns when its endpoint is published."""
         port, probes = free_port(), free_port()
         command = [
@@ -117,7 +117,7 @@ class Installation:
     async def withdraw(self, name: str) -> None:
         await self.cluster.admin.raw("DELETE", f"{SLICES}/{name}")
 
-    async def more_pods(self, until: Any, *, mutated: bool = False) -> None:
+    async def more_pods(self, *, mutated: bool = False) -> None:
         """Wait for some pods in each namespace; `mutated`: those of default went through the webhook."""
         counts = self.load.mutated if mutated else self.load.created
         start = Counter(counts)
@@ -133,7 +133,7 @@ async def ended(process: asyncio.subprocess.Process) -> None:
 
 
 @pytest.fixture
-async def installation(tmp_path: Path, until: Any) -> AsyncIterator[Installation]:
+async def installation(tmp_path: Path) -> AsyncIterator[Installation]:
     async with (
         ApiServer(tmp_path / "api", port=free_port()) as server,
         Client(ClientConfig.load(server.kubeconfig_path, qps=0)) as admin,
@@ -157,31 +157,31 @@ async def registered(installation: Installation) -> bool:
 
 
 @pytest.mark.parametrize("policy", ["Ignore", "Fail"])
-async def test_no_pod_is_rejected(installation: Installation, until: Any, policy: str) -> None:
+async def test_no_pod_is_rejected(installation: Installation, policy: str) -> None:
     installation.policy = policy
     await installation.kubectl("apply", "-k", str(ROOT / "deploy"))
-    await installation.more_pods(until)
+    await installation.more_pods()
     assert not await registered(installation), "no manager answers yet"
-    first = await installation.start("first", until)
+    first = await installation.start("first")
     await until(lambda: registered(installation))
     await installation.cluster.admin.raw(
         "POST", "/apis/config.koordinator.sh/v1alpha1/clustercolocationprofiles", body=PROFILE
     )
-    await installation.more_pods(until, mutated=True)
+    await installation.more_pods(mutated=True)
     # An upgrade: the new replica is ready before the old one leaves.
     await installation.kubectl("apply", "-k", str(ROOT / "deploy/base"))
-    second = await installation.start("second", until)
+    second = await installation.start("second")
     await installation.withdraw("first")
-    await installation.more_pods(until, mutated=True)
+    await installation.more_pods(mutated=True)
     first.terminate()
     await first.wait()
-    await installation.more_pods(until, mutated=True)
+    await installation.more_pods(mutated=True)
     if policy == "Ignore":  # with Fail, pods of default wait for a replica: that is its meaning
         second.send_signal(signal.SIGKILL)
         await second.wait()
-        await installation.more_pods(until)
+        await installation.more_pods()
     await installation.kubectl("delete", "-k", str(ROOT / "deploy"), "--ignore-not-found", "--wait=false")
-    await installation.more_pods(until)
+    await installation.more_pods()
     assert await installation.cluster.get(MUTATING) is None
     assert not installation.load.mutated["kube-system"], "kube-system is exempt"
     await until(lambda: nothing_left(installation))

@@ -12,6 +12,7 @@ from koordlet.api import names
 from koordlet.api.encoding.wire import convert, to_builtins
 from koordlet.api.sloconfig import colocation
 from koordlet.api.sloconfig.colocation import ColocationConfig
+from tests.waiting import until
 
 DEFAULT = {
     "aggregateDurationSeconds": 300,
@@ -74,7 +75,7 @@ def test_a_nodes_annotation_changes_one_field_of_the_predict_policy() -> None:
     assert to_builtins(predict_policy(strategy)) == {**PREDICT, "resourceDiffThresholdPercent": 20}
 
 
-async def test_the_predict_policy_is_written_and_removed(cluster: Any, manager: Any, until: Any) -> None:
+async def test_the_predict_policy_is_written_and_removed(cluster: Any, manager: Any) -> None:
     await cluster.config({"colocation-config": json.dumps({**OWN, "metricPredictPolicy": PREDICT})}, first=True)
     await cluster.nodes("n1")
     await manager()
@@ -87,7 +88,7 @@ async def test_the_predict_policy_is_written_and_removed(cluster: Any, manager: 
     await until(lambda: spec_is({"metricCollectPolicy": POLICY}))
 
 
-async def test_an_invalid_configuration_keeps_existing_specs(cluster: Any, manager: Any, until: Any) -> None:
+async def test_an_invalid_configuration_keeps_existing_specs(cluster: Any, manager: Any) -> None:
     """With the error state on, an existing NodeMetric is not changed; a new one gets the last good policy."""
     await cluster.config({"colocation-config": json.dumps(OWN)}, first=True)
     await cluster.nodes("n1")

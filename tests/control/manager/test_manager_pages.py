@@ -19,7 +19,7 @@ async def status(url: str, token: str = "") -> int:
         return response.status
 
 
-async def test_metrics_are_for_prometheus_and_health_is_for_all(cluster: Any, manager: Any, until: Any) -> None:
+async def test_metrics_are_for_prometheus_and_health_is_for_all(cluster: Any, manager: Any) -> None:
     await cluster.install(*monitoring.access())
     running = await manager("--page-authorization=delegated")
     pages, health = (running.manager.pages[name].url for name in ("metrics", "probes"))

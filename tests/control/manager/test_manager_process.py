@@ -17,11 +17,12 @@ from koordlet.api.crs.slo import NodeSLO
 from koordlet.app.flags import FlagError, read
 from koordlet.app.gates import GateError
 from koordlet.kube import Client, ClientConfig, ServerError
+from tests.waiting import until
 
 SLO, METRIC = "nodeslos", "nodemetrics"
 
 
-async def test_objects_are_created_and_deleted_with_their_nodes(cluster: Any, manager: Any, until: Any) -> None:
+async def test_objects_are_created_and_deleted_with_their_nodes(cluster: Any, manager: Any) -> None:
     await cluster.nodes("n1", "n2")
     await manager()
     for name in ("n1", "n2"):
@@ -38,7 +39,7 @@ async def test_objects_are_created_and_deleted_with_their_nodes(cluster: Any, ma
     assert await cluster.spec(SLO, "n2")
 
 
-async def test_deleted_and_changed_objects_are_restored(cluster: Any, manager: Any, until: Any) -> None:
+async def test_deleted_and_changed_objects_are_restored(cluster: Any, manager: Any) -> None:
     await cluster.nodes("n1")
     await manager()
     await until(lambda: cluster.spec(METRIC, "n1"))
@@ -63,9 +64,7 @@ async def test_deleted_and_changed_objects_are_restored(cluster: Any, manager: A
     assert (await cluster.spec(SLO, "n1"))["extensions"] == {"Object": {"other": {"else": 1}}}
 
 
-async def test_an_invalid_key_keeps_its_last_good_value_and_causes_an_event(
-    cluster: Any, manager: Any, until: Any
-) -> None:
+async def test_an_invalid_key_keeps_its_last_good_value_and_causes_an_event(cluster: Any, manager: Any) -> None:
     good = {
         "colocation-config": '{"enable": true, "metricReportIntervalSeconds": 30}',
         "resource-threshold-config": '{"clusterStrategy": {"enable": true, "cpuSuppressThresholdPercent": 61}}',
@@ -121,7 +120,7 @@ async def test_an_invalid_key_keeps_its_last_good_value_and_causes_an_event(
     await is_(40, policy)
 
 
-async def test_a_broken_configuration_at_the_start_writes_no_node(cluster: Any, manager: Any, until: Any) -> None:
+async def test_a_broken_configuration_at_the_start_writes_no_node(cluster: Any, manager: Any) -> None:
     await cluster.config({"colocation-config": "{"}, first=True)
     await cluster.nodes("n1")
     await manager()
@@ -131,7 +130,7 @@ async def test_a_broken_configuration_at_the_start_writes_no_node(cluster: Any, 
     await until(lambda: cluster.spec(METRIC, "n1"))
 
 
-async def test_an_outage_of_the_api_server(cluster: Any, manager: Any, until: Any) -> None:
+async def test_an_outage_of_the_api_server(cluster: Any, manager: Any) -> None:
     await cluster.nodes("n1")
     running = await manager("--enable-leader-election=false")
     await until(lambda: cluster.spec(SLO, "n1"))
@@ -154,7 +153,7 @@ async def test_an_outage_of_the_api_server(cluster: Any, manager: Any, until: An
         assert await running.stop() == 0
 
 
-async def test_expired_history_causes_a_new_list(cluster: Any, manager: Any, until: Any) -> None:
+async def test_expired_history_causes_a_new_list(cluster: Any, manager: Any) -> None:
     """A watch that is too old gets 410; what was missed becomes events."""
     await cluster.nodes("n1", "n2")
     running = await manager()
@@ -178,7 +177,7 @@ async def test_expired_history_causes_a_new_list(cluster: Any, manager: Any, unt
     assert relists("koord_informer_relists_total", labels) == before + 1
 
 
-async def test_the_pages(cluster: Any, manager: Any, until: Any) -> None:
+async def test_the_pages(cluster: Any, manager: Any) -> None:
     await cluster.nodes("n1")
     running = await manager("--enable-pprof")
     await until(lambda: cluster.spec(SLO, "n1"))
@@ -233,7 +232,7 @@ async def test_the_pages(cluster: Any, manager: Any, until: Any) -> None:
         assert (await page("pprof", "/debug/pprof/profile?seconds=x"))[0] == 400
 
 
-async def test_without_the_webhook_framework_there_is_none(cluster: Any, manager: Any, until: Any) -> None:
+async def test_without_the_webhook_framework_there_is_none(cluster: Any, manager: Any) -> None:
     await cluster.nodes("n1")
     running = await manager("--feature-gates=WebhookFramework=false")
     assert running.manager.server is None
@@ -241,7 +240,7 @@ async def test_without_the_webhook_framework_there_is_none(cluster: Any, manager
     assert await cluster.get("/api/v1/namespaces/koordinator-system/secrets/koordinator-webhook-certs") is None
 
 
-async def test_only_enabled_controllers_run(cluster: Any, manager: Any, until: Any) -> None:
+async def test_only_enabled_controllers_run(cluster: Any, manager: Any) -> None:
     await cluster.nodes("n1")
     running = await manager("--controllers=nodemetric")
     await until(lambda: cluster.spec(METRIC, "n1"))
@@ -413,7 +412,7 @@ def part(spec: dict[str, Any], name: str) -> Any:
     return spec.get(name)
 
 
-async def test_rendered_nodeslo(cluster: Any, manager: Any, until: Any) -> None:
+async def test_rendered_nodeslo(cluster: Any, manager: Any) -> None:
     """Each configuration after the other, on one cluster: also a check that nothing of the one before stays."""
     await cluster.nodes("a", pool="a")
     await cluster.nodes("b", "wide", "broken", pool="b")
@@ -440,7 +439,7 @@ async def test_rendered_nodeslo(cluster: Any, manager: Any, until: Any) -> None:
                     pytest.fail(f"{title}: {node} {name} is {seen[0]}, not {value}")
 
 
-async def test_an_annotation_of_bandwidth_takes_effect_at_once(cluster: Any, manager: Any, until: Any) -> None:
+async def test_an_annotation_of_bandwidth_takes_effect_at_once(cluster: Any, manager: Any) -> None:
     await cluster.nodes("n1")
     await manager()
     await until(lambda: cluster.spec(SLO, "n1"))
@@ -458,7 +457,7 @@ def controller(running: Any, name: str) -> Any:
 
 
 async def test_a_refused_write_is_counted_and_retried(
-    cluster: Any, manager: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+    cluster: Any, manager: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = await manager()
     context = running.manager.context
@@ -482,7 +481,7 @@ async def test_a_refused_write_is_counted_and_retried(
     assert errors == 3
 
 
-async def test_a_stale_cache_deletes_no_policy(cluster: Any, manager: Any, until: Any) -> None:
+async def test_a_stale_cache_deletes_no_policy(cluster: Any, manager: Any) -> None:
     await cluster.nodes("n1")
     running = await manager()
     await until(lambda: cluster.spec(SLO, "n1"))

@@ -25,6 +25,7 @@ from koordlet.api.encoding.wire import Time, to_builtins
 from koordlet.api.meta import ObjectMeta
 from koordlet.kube import KubeError
 from tests.rights import Right, asked, granted
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[3]
 USER = f"system:serviceaccount:koordinator-system:{manifests.ACCOUNT}"
@@ -41,7 +42,7 @@ FEATURES = [rule for feature in rights.FEATURES for rule in feature.rules]
 GRANTED = granted((*manifests.RULES, *manifests.NAMESPACE_RULES, *FEATURES))
 
 
-async def test_every_call_is_allowed_and_every_permission_is_used(cluster: Any, manager: Any, until: Any) -> None:
+async def test_every_call_is_allowed_and_every_permission_is_used(cluster: Any, manager: Any) -> None:
     await cluster.nodes("n1", "n2")
     await recommended(cluster)
     running = await manager(
@@ -55,7 +56,7 @@ async def test_every_call_is_allowed_and_every_permission_is_used(cluster: Any, 
         async with session.get(url, headers=headers, ssl=False) as response:
             assert response.status == 403
     await until(lambda: cluster.spec("nodeslos", "n1"))
-    await exercise(cluster, until, running.manager.context.caches)
+    await exercise(cluster, running.manager.context.caches)
 
     def unused(without: str = "") -> set[Right]:
         used = {right for right, _, _ in asked(cluster.audit, USER)}
@@ -73,7 +74,7 @@ async def test_every_call_is_allowed_and_every_permission_is_used(cluster: Any, 
     assert {right for right, _, _ in asked(cluster.audit, USER)} <= GRANTED
 
 
-async def exercise(cluster: Any, until: Any, caches: Caches) -> None:
+async def exercise(cluster: Any, caches: Caches) -> None:
     """Bring about everything that the manager may want to write or read."""
     raw = cluster.admin.raw
     slo = "/apis/slo.koordinator.sh/v1alpha1"
@@ -87,7 +88,7 @@ async def exercise(cluster: Any, until: Any, caches: Caches) -> None:
     secret = f"/api/v1/namespaces/koordinator-system/secrets/{manifests.DEFAULTS.secret_name}"
     await raw("PATCH", secret, body={"data": {"cert.pem": "eA=="}}, content_type=MERGE)
     await lend(cluster)
-    await quotas(cluster, until)
+    await quotas(cluster)
     # a profile that is applied to a pod that waits for a node
     # in a namespace and under a PriorityClass that no cache has heard of yet
     await caches.informer(Namespace).stop()
@@ -118,9 +119,9 @@ async def exercise(cluster: Any, until: Any, caches: Caches) -> None:
     await until(lambda: profiles.list())
     again = {**pod, "metadata": {**pod["metadata"], "name": "q"}}  # type: ignore[dict-item]
     await raw("POST", "/api/v1/namespaces/jobs/pods", body=again)
-    await keep_quota(cluster, until)
-    await recommend(cluster, until, caches)
-    await wait_in_queue(cluster, until)
+    await keep_quota(cluster)
+    await recommend(cluster, caches)
+    await wait_in_queue(cluster)
 
 
 WORKLOADS = (("Deployment", "apps/v1"), ("CronJob", "batch/v1"))
@@ -142,7 +143,7 @@ async def recommended(cluster: Any) -> None:
         await raw("PATCH", f"{path}/{name}/status", body={"status": status}, content_type=MERGE)
 
 
-async def recommend(cluster: Any, until: Any, caches: Caches) -> None:
+async def recommend(cluster: Any, caches: Caches) -> None:
     """Pods whose requests are far off, and new ones under controllers that no cache has heard of."""
     raw = cluster.admin.raw
     container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "4"}}}
@@ -161,7 +162,7 @@ async def recommend(cluster: Any, until: Any, caches: Caches) -> None:
         await raw("POST", "/api/v1/namespaces/default/pods", body=pod)
 
 
-async def wait_in_queue(cluster: Any, until: Any) -> None:
+async def wait_in_queue(cluster: Any) -> None:
     """A job that is suspended, waits in a Queue, and changes meanwhile; and one without requests, which its
     quota admits: these nodes have no CPUs."""
     raw, queueing = cluster.admin.raw, "/apis/scheduling.x-k8s.io/v1alpha1/namespaces"
@@ -186,7 +187,7 @@ async def wait_in_queue(cluster: Any, until: Any) -> None:
     await raw("PATCH", f"{jobs}/waits", body={"spec": {"parallelism": 2}}, content_type=MERGE)
 
 
-async def keep_quota(cluster: Any, until: Any) -> None:
+async def keep_quota(cluster: Any) -> None:
     """A quota that is made for the nodes of a profile, and changed with it."""
     path = "/apis/quota.koordinator.sh/v1alpha1/namespaces/default/elasticquotaprofiles"
     spec: dict[str, Any] = {"quotaName": "root", "nodeSelector": {}}
@@ -231,7 +232,7 @@ async def lend(cluster: Any) -> None:
     await cluster.admin.create(NodeResourceTopology(metadata=ObjectMeta(name="n1"), zones=zones))
 
 
-async def quotas(cluster: Any, until: Any) -> None:
+async def quotas(cluster: Any) -> None:
     """A root quota that is made and grows with its nodes."""
     profile = {
         "apiVersion": "quota.koordinator.sh/v1alpha1",

@@ -11,6 +11,7 @@ from control.manager.rights import FEATURES, needed
 from koordlet.api import gates
 from koordlet.app.gates import FeatureGates
 from tests.rights import asked, granted
+from tests.waiting import until
 
 FOLDER = Path(__file__).parents[3] / "deploy/manager-rights"
 USER = f"system:serviceaccount:koordinator-system:{manifests.ACCOUNT}"
@@ -41,7 +42,7 @@ def test_the_folder_is_current() -> None:
         assert (FOLDER / name).read_text() == text, "run python -m control.manager.manifests --rights"
 
 
-async def test_with_the_default_gates_no_request_needs_them(cluster: Any, manager: Any, until: Any) -> None:
+async def test_with_the_default_gates_no_request_needs_them(cluster: Any, manager: Any) -> None:
     for feature in FEATURES:
         await cluster.admin.raw("DELETE", f"{BINDINGS}/{manifests.ACCOUNT}-{feature.name}")
     running = await manager()

@@ -12,6 +12,7 @@ import pytest
 
 from koordlet.app.tasks import end_tasks
 from koordlet.kube import Client, KubeError
+from tests.waiting import until
 
 SECRET = "/api/v1/namespaces/koordinator-system/secrets/koordinator-webhook-certs"
 MERGE = "application/merge-patch+json"
@@ -75,7 +76,7 @@ async def test_webhooks_are_registered_for_the_served_paths(cluster: Any, manage
 
 
 @pytest.mark.parametrize("what", ["the server's certificate", "the CA", "the Secret"])
-async def test_a_rotation_under_load_fails_no_admission(cluster: Any, manager: Any, until: Any, what: str) -> None:
+async def test_a_rotation_under_load_fails_no_admission(cluster: Any, manager: Any, what: str) -> None:
     await manager()
     await until(lambda: cluster.get("/api/v1/namespaces/default/serviceaccounts/default"))
     old, ca = await served_by(cluster.webhook_port), (await cluster.get(SECRET))["data"]["ca-cert.pem"]
@@ -119,7 +120,7 @@ async def test_a_rotation_under_load_fails_no_admission(cluster: Any, manager: A
     assert not load.failures, load.failures[:3]
 
 
-async def test_with_a_host_certificates_are_stored_in_files(cluster: Any, manager: Any, until: Any) -> None:
+async def test_with_a_host_certificates_are_stored_in_files(cluster: Any, manager: Any) -> None:
     running = await manager(WEBHOOK_HOST="127.0.0.1")
     assert await cluster.get(SECRET) is None
     mutating = await cluster.get(CONFIGURATIONS[0])
@@ -134,7 +135,7 @@ POD = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image":
 
 
 @pytest.mark.parametrize("policy", ["Fail", "Ignore"])
-async def test_without_a_server_the_failure_policy_decides(cluster: Any, manager: Any, until: Any, policy: str) -> None:
+async def test_without_a_server_the_failure_policy_decides(cluster: Any, manager: Any, policy: str) -> None:
     running = await manager(
         "--feature-gates=NodeMutatingWebhook=true,NodeValidatingWebhook=true",
         WEBHOOK_CONFIGURATION_FAILURE_POLICY_PODS=policy,
@@ -154,7 +155,7 @@ async def test_without_a_server_the_failure_policy_decides(cluster: Any, manager
         await cluster.admin.raw("POST", f"/api/v1/namespaces/{namespace}/pods", body=POD)
 
 
-async def test_a_second_replica_serves_the_same_certificates(cluster: Any, manager: Any, until: Any) -> None:
+async def test_a_second_replica_serves_the_same_certificates(cluster: Any, manager: Any) -> None:
     first = await manager()
     second = await manager(name="b", wait=False, WEBHOOK_PORT="0")
     await second.ready()
@@ -165,9 +166,7 @@ async def test_a_second_replica_serves_the_same_certificates(cluster: Any, manag
     await until(lambda: sum(sample("koordinator_manager_is_leader") for sample in leads) == 1)
 
 
-async def test_webhooks_are_registered_when_the_service_has_a_ready_endpoint(
-    cluster: Any, manager: Any, until: Any
-) -> None:
+async def test_webhooks_are_registered_when_the_service_has_a_ready_endpoint(cluster: Any, manager: Any) -> None:
     """The manager becomes ready first: its readiness is what makes the endpoint ready."""
     static = "/apis/discovery.k8s.io/v1/namespaces/koordinator-system/endpointslices/static"
     ready = await cluster.get(static)
@@ -186,7 +185,7 @@ async def test_webhooks_are_registered_when_the_service_has_a_ready_endpoint(
         assert (await cluster.get(path))["webhooks"]
 
 
-async def test_foreign_changes_of_a_webhook_configuration_are_reverted(cluster: Any, manager: Any, until: Any) -> None:
+async def test_foreign_changes_of_a_webhook_configuration_are_reverted(cluster: Any, manager: Any) -> None:
     await manager()
     before = await cluster.get(CONFIGURATIONS[0])
     await cluster.admin.raw("PATCH", CONFIGURATIONS[0], body={"webhooks": []}, content_type=MERGE)
@@ -198,7 +197,7 @@ async def test_foreign_changes_of_a_webhook_configuration_are_reverted(cluster: 
 
 
 @pytest.mark.parametrize("what", ["the CA", "the Secret"])
-async def test_every_replica_is_always_trusted(cluster: Any, manager: Any, until: Any, what: str) -> None:
+async def test_every_replica_is_always_trusted(cluster: Any, manager: Any, what: str) -> None:
     """Whichever of two replicas makes the new CA: what each of them serves fits what the API server trusts."""
     await manager()
     second = await manager(name="b", WEBHOOK_PORT="0")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from control.manager.webhookserver import registrations
+from tests.waiting import until
 
 PATH = (
     "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/koordinator-validating-webhook-configuration"
@@ -16,7 +17,7 @@ async def names(cluster: Any) -> set[str]:
     return {webhook["name"] for webhook in (await cluster.get(PATH))["webhooks"]}
 
 
-async def test_a_replica_that_does_not_lead_leaves_the_list_alone(cluster: Any, manager: Any, until: Any) -> None:
+async def test_a_replica_that_does_not_lead_leaves_the_list_alone(cluster: Any, manager: Any) -> None:
     """The second replica lacks a handler, as one of an older version; both run passes all the time."""
     election = (
         "--leader-elect-lease-duration=3s",

@@ -20,6 +20,7 @@ from control.manager.webhookserver.limits import ConnectionLimit
 from control.manager.webhookserver.server import WebhookServer
 from control.standalone.apiserver.tls import ensure_pki
 from control.standalone.kubelet.server.certs import serving_certificate
+from tests.waiting import until
 
 CLIENTS = 6
 LARGE = 7_300_000 - 4096
@@ -70,7 +71,7 @@ async def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     await server.stop()
 
 
-async def test_a_normal_review_is_answered_while_large_ones_are_in_progress(served: Any, until: Any) -> None:
+async def test_a_normal_review_is_answered_while_large_ones_are_in_progress(served: Any) -> None:
     """Six clients post 7.3 MB each: one is parsed, five wait with unread bodies, and a normal review is answered."""
     server, handler, url = served
     connector = aiohttp.TCPConnector(ssl=False, limit=0)
@@ -93,7 +94,7 @@ async def test_a_normal_review_is_answered_while_large_ones_are_in_progress(serv
         assert server.large_reviews.most_active == limits.MAX_LARGE_REVIEWS
 
 
-async def test_a_client_that_sends_slowly_delays_only_its_own_address(served: Any, until: Any) -> None:
+async def test_a_client_that_sends_slowly_delays_only_its_own_address(served: Any) -> None:
     """Two bodies that never end hold both places of their address; a large review of another address is handled."""
     server, handler, url = served
     handler.finish.set()

@@ -118,12 +118,6 @@ async def http(server: ApiServer) -> AsyncIterator[Http]:
 
 
 @pytest.fixture
-def until() -> Any:
-    """`await until(check)`: call `check` until its result is true."""
-    return waiting.until
-
-
-@pytest.fixture
 def connect() -> type[Http]:
     """For tests that start their own servers."""
     return Http

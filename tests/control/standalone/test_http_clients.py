@@ -18,6 +18,7 @@ from kubernetes.leaderelection import electionconfig, leaderelection
 from kubernetes.leaderelection.resourcelock.leaselock import LeaseLock
 
 from control.standalone.apiserver import ApiServer
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ async def test_sync_watch(server: ApiServer) -> None:
     client.close()
 
 
-async def test_aio_leader_election_over_a_lease(aio: Any, until: Any) -> None:
+async def test_aio_leader_election_over_a_lease(aio: Any) -> None:
     # The client's own create passes a parameter that the client itself rejects, so the free lease is made here.
     free = {"metadata": {"name": "elect"}, "spec": {}}
     await kubernetes.aio.client.CoordinationV1Api(aio).create_namespaced_lease("default", free)

@@ -13,6 +13,7 @@ import pytest
 
 from control.standalone.apiserver import ApiServer
 from control.standalone.store import StoreError
+from tests.waiting import until
 
 CMS = "/api/v1/namespaces/default/configmaps"
 PODS = "/api/v1/namespaces/default/pods"
@@ -397,7 +398,7 @@ async def test_requests_succeed_when_the_audit_log_is_full(tmp_path: Any, connec
 
 
 async def test_maintenance_continues_after_a_failure(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, until: Any, caplog: pytest.LogCaptureFixture
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("control.standalone.apiserver.server.MAINTAIN_SECONDS", 0.01)
     async with ApiServer(tmp_path / "data", history_events=10) as server:

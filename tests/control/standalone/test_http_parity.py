@@ -8,6 +8,7 @@ import pytest
 
 from control.standalone.apiserver import ApiServer
 from control.standalone.apiserver.bootstrap import sync_api_services
+from tests.waiting import until
 
 BASE = "/api/v1/namespaces/default"
 CMS, PODS = f"{BASE}/configmaps", f"{BASE}/pods"
@@ -137,9 +138,7 @@ REFUSED: dict[str, tuple[str, str, Any, int, str]] = {
 
 
 @pytest.mark.parametrize(("method", "path", "body", "status", "message"), REFUSED.values(), ids=REFUSED)
-async def test_refused_requests(
-    http: Any, method: str, path: str, body: Any, status: int, message: str, until: Any
-) -> None:
+async def test_refused_requests(http: Any, method: str, path: str, body: Any, status: int, message: str) -> None:
     async def published() -> bool:
         result: bool = (await http("GET", f"{CMS}/kube-root-ca.crt")).status == 200
         return result

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from control.standalone.apiserver import ApiServer
+from tests.waiting import until
 
 CMS = "/api/v1/namespaces/t/configmaps"
 TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
@@ -20,7 +21,7 @@ def cm(name: str, labels: dict[str, str] | None = None, **data: str) -> dict[str
 
 
 @pytest.fixture
-async def http(server: ApiServer, connect: Any, until: Any) -> AsyncIterator[Any]:
+async def http(server: ApiServer, connect: Any) -> AsyncIterator[Any]:
     client = connect(server)
     assert (await client("POST", "/api/v1/namespaces", {"metadata": {"name": "t"}})).status == 201
     # The namespace's default objects are created asynchronously: wait for them before versions are compared.
@@ -147,7 +148,7 @@ async def test_a_watcher_behind_the_history_gets_410(http: Any, server: ApiServe
 
 
 async def test_the_connection_of_a_client_that_reads_nothing_is_closed(
-    http: Any, server: ApiServer, until: Any, monkeypatch: pytest.MonkeyPatch
+    http: Any, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("control.standalone.http.resources.STALL_SECONDS", 3.0)  # to be observed before
     for i in range(12):  # more than the kernel buffers for a connection

@@ -11,7 +11,7 @@ import copy
 import json
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -402,12 +402,6 @@ async def fake() -> AsyncIterator[FakeApi]:
 
 
 @pytest.fixture
-def new_fake() -> tuple[type[FakeApi], type[Fault]]:
-    """The class itself and Fault, for tests that start servers on loops of their own."""
-    return FakeApi, Fault
-
-
-@pytest.fixture
 def clock() -> FakeClock:
     """A clock on which back-off takes no time."""
     return FakeClock(auto=True)
@@ -418,17 +412,3 @@ async def client(fake: FakeApi, clock: FakeClock) -> AsyncIterator[Client]:
     """A client of the fake server, without rate limit, with a registry of its own."""
     async with Client(ClientConfig(server=fake.url, qps=0), clock=clock, registry=CollectorRegistry()) as made:
         yield made
-
-
-@pytest.fixture
-def eventually() -> Callable[..., Awaitable[None]]:
-    """Wait for a condition on a real socket's schedule; fails with its description after a minute at least."""
-
-    async def wait(condition: Callable[..., Any], what: str = "condition") -> None:
-        for _ in range(12_000):
-            if condition():
-                return
-            await asyncio.sleep(0.005)
-        raise AssertionError(f"never happened: {what}")
-
-    return wait

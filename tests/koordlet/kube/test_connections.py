@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from koordlet.kube.credentials import Anonymous
 from koordlet.kube.tls import client_context
 from koordlet.kube.transport import Transport
 from tests.certificates import self_signed_files
+from tests.waiting import until
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 SILENCE = b""
@@ -104,11 +105,11 @@ async def test_forms_of_an_answer(raw: RawServer, client: Connections, answer: b
     "answer", [OK + OK, OK + b"HTTP/1.1 200 OK\r\n", OK.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)]
 )
 async def test_a_connection_with_more_than_the_answer_is_not_used_again(
-    raw: RawServer, client: Connections, answer: bytes, eventually: Callable[..., Awaitable[None]]
+    raw: RawServer, client: Connections, answer: bytes
 ) -> None:
     raw.answers += [answer, OK]
     assert (await get(client)).body == b"{}"
-    await eventually(lambda: raw.lost == 1)
+    await until(lambda: raw.lost == 1)
     assert (await get(client)).body == b"{}"
     assert raw.opened == 2
 
@@ -180,34 +181,30 @@ async def test_renewed_credentials_get_a_new_connection(raw: RawServer) -> None:
     await transport.close()
 
 
-async def test_a_connection_that_the_server_closed_is_not_used(
-    raw: RawServer, client: Connections, eventually: Callable[..., Awaitable[None]]
-) -> None:
+async def test_a_connection_that_the_server_closed_is_not_used(raw: RawServer, client: Connections) -> None:
     raw.answers, raw.closes = [OK, OK], True
     await get(client)
-    await eventually(lambda: not any(connection.is_reusable for connection in client._idle))
+    await until(lambda: not any(connection.is_reusable for connection in client._idle))
     await get(client)
     assert raw.opened == 2
 
 
-async def test_a_cancelled_request_closes_its_connection(
-    raw: RawServer, client: Connections, eventually: Callable[..., Awaitable[None]]
-) -> None:
+async def test_a_cancelled_request_closes_its_connection(raw: RawServer, client: Connections) -> None:
     raw.answers += [SILENCE, OK]
     task = asyncio.create_task(get(client))
-    await eventually(lambda: bool(raw.requests))
+    await until(lambda: bool(raw.requests))
     await end_tasks(task)
-    await eventually(lambda: raw.lost == 1)
+    await until(lambda: raw.lost == 1)
     assert (await get(client)).body == b"{}"
 
 
 async def test_idle_connections_are_closed(
-    raw: RawServer, client: Connections, monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Awaitable[None]]
+    raw: RawServer, client: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "IDLE_S", 0.01)
     raw.answers += [OK, OK]
     await asyncio.gather(get(client), get(client))
-    await eventually(lambda: raw.lost == 2)
+    await until(lambda: raw.lost == 2)
     assert not client._idle and client._sweep_timer is None
 
 

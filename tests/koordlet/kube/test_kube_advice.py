@@ -1,7 +1,7 @@
 """Errors of a wrong installation say what to do; an unsupported API server is a readiness problem until upgraded."""
 
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from koordlet.kube.decode import resource_of
 from koordlet.kube.errors import KubeError
 from koordlet.kube.serverversion import ServerInfo, ServerVersionCheck, problem_of
 from tests.fakeclock import FakeClock
+from tests.waiting import until
 
 
 def connection(cause: ConnectionRefusedError | ssl.SSLCertVerificationError) -> ConnectionFailed:
@@ -99,30 +100,27 @@ async def server() -> AsyncIterator[VersionServer]:
 
 
 async def test_the_check_recovers_when_the_server_is_upgraded(
-    server: VersionServer,
-    clock: FakeClock,
-    eventually: Callable[..., Awaitable[None]],
-    caplog: pytest.LogCaptureFixture,
+    server: VersionServer, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.answer = {"major": "1", "minor": "19", "gitVersion": "v1.19.3"}
     async with Client(ClientConfig(server=server.url, qps=0), clock=clock) as client:  # type: ignore[attr-defined]
         check = ServerVersionCheck(client)
         await check.start()
-        await eventually(lambda: "v1.19.3 is not supported" in (check.problem or ""))
+        await until(lambda: "v1.19.3 is not supported" in (check.problem or ""))
         server.answer = {"major": "1", "minor": "35", "gitVersion": "v1.35.6"}
-        await eventually(lambda: check.problem is None)
+        await until(lambda: check.problem is None)
         await check.stop()
     assert caplog.text.count("API server is not supported") == 1
 
 
 @pytest.mark.parametrize("answer", [403, 404, ["no object"]])
 async def test_a_server_that_does_not_tell_its_version_is_not_judged(
-    server: VersionServer, clock: FakeClock, eventually: Callable[..., Awaitable[None]], answer: int | list[str]
+    server: VersionServer, clock: FakeClock, answer: int | list[str]
 ) -> None:
     server.answer = answer  # type: ignore[assignment]
     async with Client(ClientConfig(server=server.url, qps=0), clock=clock) as client:  # type: ignore[attr-defined]
         check = ServerVersionCheck(client)
         await check.start()
-        await eventually(lambda: server.requests >= 2)
+        await until(lambda: server.requests >= 2)
         await check.stop()
         assert check.problem is None

@@ -126,14 +126,11 @@ async def test_delete(fake: FakeApi, client: Client) -> None:
     assert not await client.delete(Node, "n", missing_ok=True)
 
 
-async def test_eviction_hands_429_back(
-    fake: FakeApi, client: Client, new_fake: tuple[type[FakeApi], type[Fault]]
-) -> None:
-    _, fault = new_fake
+async def test_eviction_hands_429_back(fake: FakeApi, client: Client) -> None:
     fake.put(PODS, "p", "ns")
     await client.evict("p", "ns", grace_seconds=30)
     assert fake.requests[-1][1] == "/api/v1/namespaces/ns/pods/p/eviction"
-    fake.faults["other"].append(fault(status=429, reason="TooManyRequests", headers={"Retry-After": "10"}))
+    fake.faults["other"].append(Fault(status=429, reason="TooManyRequests", headers={"Retry-After": "10"}))
     with pytest.raises(TooManyRequests) as caught:
         await client.evict("p", "ns")
     assert caught.value.retry_after == 10
@@ -144,30 +141,23 @@ async def test_eviction_hands_429_back(
     [(400, ApiError), (401, Unauthorized), (403, Forbidden), (404, NotFound), (410, Gone), (418, ApiError)],
 )
 async def test_errors_have_types_and_are_not_retried(
-    fake: FakeApi, client: Client, new_fake: tuple[type[FakeApi], type[Fault]], status: int, kind: type[ApiError]
+    fake: FakeApi, client: Client, status: int, kind: type[ApiError]
 ) -> None:
-    _, fault = new_fake
-    fake.faults["other"].append(fault(status=status, reason="Why"))
+    fake.faults["other"].append(Fault(status=status, reason="Why"))
     with pytest.raises(kind, match=rf"GET /api/v1/nodes/n: {status} as ordered") as caught:
         await client.get(Node, "n")
     assert (caught.value.status, caught.value.reason, len(fake.requests)) == (status, "Why", 1)
 
 
-async def test_html_from_a_proxy_is_still_an_error(
-    fake: FakeApi, client: Client, new_fake: tuple[type[FakeApi], type[Fault]]
-) -> None:
-    _, fault = new_fake
-    fake.faults["other"].extend(fault(status=502, body=b"<html>bad</html>") for _ in range(5))
+async def test_html_from_a_proxy_is_still_an_error(fake: FakeApi, client: Client) -> None:
+    fake.faults["other"].extend(Fault(status=502, body=b"<html>bad</html>") for _ in range(5))
     with pytest.raises(ServerError, match="502 Bad Gateway"):
         await client.get(Node, "n")
 
 
-async def test_idempotent_requests_are_retried(
-    fake: FakeApi, clock: FakeClock, client: Client, new_fake: tuple[type[FakeApi], type[Fault]]
-) -> None:
-    _, fault = new_fake
+async def test_idempotent_requests_are_retried(fake: FakeApi, clock: FakeClock, client: Client) -> None:
     fake.put(NODES, "n")
-    fake.faults["other"] += [fault(status=500), fault(status=429, headers={"Retry-After": "7"})]
+    fake.faults["other"] += [Fault(status=500), Fault(status=429, headers={"Retry-After": "7"})]
     await client.get(Node, "n")
     assert len(fake.requests) == 3
     assert 7 <= clock.slept[-1] < 8
@@ -177,11 +167,10 @@ async def test_idempotent_requests_are_retried(
 
 @pytest.mark.parametrize(("headers", "sent"), [({}, 1), ({"Retry-After": "1"}, 2)])
 async def test_a_write_is_retried_only_if_marked_repeatable(
-    fake: FakeApi, client: Client, new_fake: tuple[type[FakeApi], type[Fault]], headers: dict[str, str], sent: int
+    fake: FakeApi, client: Client, headers: dict[str, str], sent: int
 ) -> None:
-    _, fault = new_fake
     fake.put(NODES, "n")
-    fake.faults["other"].append(fault(status=503, headers=headers))
+    fake.faults["other"].append(Fault(status=503, headers=headers))
     try:
         await client.patch(Node, "n", body={"spec": {}})
     except ServerError:
@@ -189,20 +178,14 @@ async def test_a_write_is_retried_only_if_marked_repeatable(
     assert len(fake.requests) == sent
 
 
-async def test_a_read_cut_off_is_repeated(
-    fake: FakeApi, client: Client, new_fake: tuple[type[FakeApi], type[Fault]]
-) -> None:
-    _, fault = new_fake
+async def test_a_read_cut_off_is_repeated(fake: FakeApi, client: Client) -> None:
     fake.put(NODES, "n")
-    fake.faults["other"] += [fault(hang_up=True), fault(hang_up=True)]
+    fake.faults["other"] += [Fault(hang_up=True), Fault(hang_up=True)]
     assert (await client.get(Node, "n")).metadata.name == "n"
 
 
-async def test_a_write_cut_off_is_not_repeated(
-    fake: FakeApi, client: Client, new_fake: tuple[type[FakeApi], type[Fault]]
-) -> None:
-    _, fault = new_fake
-    fake.faults["other"].append(fault(hang_up=True))
+async def test_a_write_cut_off_is_not_repeated(fake: FakeApi, client: Client) -> None:
+    fake.faults["other"].append(Fault(hang_up=True))
     with pytest.raises(ConnectionFailed, match="PATCH"):
         await client.patch(Node, "n", body={})
     assert len(fake.requests) == 1
@@ -215,21 +198,17 @@ async def test_no_server(client: Client, fake: FakeApi, clock: FakeClock) -> Non
     assert len(clock.slept) == 4
 
 
-async def test_retries_end(fake: FakeApi, client: Client, new_fake: tuple[type[FakeApi], type[Fault]]) -> None:
-    _, fault = new_fake
-    fake.faults["other"] += [fault(status=503) for _ in range(9)]
+async def test_retries_end(fake: FakeApi, client: Client) -> None:
+    fake.faults["other"] += [Fault(status=503) for _ in range(9)]
     with pytest.raises(ServerError):
         await client.get(Node, "n")
     assert len(fake.requests) == 5
 
 
-async def test_a_401_at_the_last_attempt_is_raised(
-    fake: FakeApi, clock: FakeClock, new_fake: tuple[type[FakeApi], type[Fault]], tmp_path: Path
-) -> None:
-    _, fault = new_fake
+async def test_a_401_at_the_last_attempt_is_raised(fake: FakeApi, clock: FakeClock, tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("t")
-    fake.faults["other"] += [*(fault(status=503) for _ in range(4)), fault(status=401)]
+    fake.faults["other"] += [*(Fault(status=503) for _ in range(4)), Fault(status=401)]
     config = ClientConfig(server=fake.url, credentials=TokenFile(path, clock=clock))
     async with Client(config, clock=clock, registry=CollectorRegistry()) as client:
         with pytest.raises(Unauthorized):
@@ -261,11 +240,8 @@ async def test_raw(fake: FakeApi, client: Client) -> None:
         await client.raw("PUT", "/api/v1/namespaces/ns/pods/p", body={"a": 1})
 
 
-async def test_one_slow_answer_times_out(
-    fake: FakeApi, client: Client, new_fake: tuple[type[FakeApi], type[Fault]]
-) -> None:
-    _, fault = new_fake
-    fake.faults["other"].append(fault(delay=1.0))
+async def test_one_slow_answer_times_out(fake: FakeApi, client: Client) -> None:
+    fake.faults["other"].append(Fault(delay=1.0))
     with pytest.raises(ConnectionFailed, match="timed out"):
         await client.transport.request("PATCH", "/api/v1/nodes/n", body=b"{}", seconds=0.02)
 

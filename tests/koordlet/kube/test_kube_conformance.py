@@ -7,7 +7,7 @@ runs against that cluster (marker e2e); it works in a namespace of its own and r
 import asyncio
 import os
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,9 @@ from koordlet.kube import (
     PatchKind,
     merge_diff,
 )
-from tests.koordlet.kube.conftest import FakeApi, Fault
+from tests.koordlet.kube.conftest import FakeApi
 from tests.present import present
+from tests.waiting import until
 
 SERVERS = ["fake", "standalone"]
 if os.environ.get("KUBECONFIG"):
@@ -38,12 +39,10 @@ if os.environ.get("KUBECONFIG"):
 
 
 @pytest.fixture(params=SERVERS)
-async def api(
-    request: pytest.FixtureRequest, tmp_path: Path, new_fake: tuple[type[FakeApi], type[Fault]]
-) -> AsyncIterator[ClientConfig]:
+async def api(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ClientConfig]:
     """A ClientConfig for the server under test."""
     if request.param == "fake":
-        fake = new_fake[0]()
+        fake = FakeApi()
         await fake.start()
         yield ClientConfig(server=fake.url, qps=0)
         await fake.stop()
@@ -119,9 +118,7 @@ class TestConformance:
         named = await kube.list(ConfigMap, namespace, field_selector={"metadata.name": "page-3"})
         assert [m.metadata.name for m in named] == ["page-3"]
 
-    async def test_informer_follows(
-        self, kube: Client, namespace: str, eventually: Callable[..., Awaitable[None]]
-    ) -> None:
+    async def test_informer_follows(self, kube: Client, namespace: str) -> None:
         await kube.create(config_map("before", namespace))
         informer, seen = Informer(kube, ConfigMap, namespace), []
         informer.add_handler(
@@ -135,15 +132,13 @@ class TestConformance:
         await kube.create(config_map("after", namespace, big="x" * 300_000))
         await kube.patch(ConfigMap, "after", namespace, body={"data": {"k": "v"}})
         await kube.delete(ConfigMap, "before", namespace)
-        await eventually(lambda: ("delete", "before") in seen)
+        await until(lambda: ("delete", "before") in seen)
         mine = [(what, name) for what, name in seen if name in ("before", "after")]
         assert mine == [("add", "before"), ("add", "after"), ("update", "after"), ("delete", "before")]
         assert len(present(informer.get(f"{namespace}/after")).data["big"]) == 300_000
         await informer.stop()
 
-    async def test_informer_resumes_after_a_stop(
-        self, kube: Client, namespace: str, eventually: Callable[..., Awaitable[None]]
-    ) -> None:
+    async def test_informer_resumes_after_a_stop(self, kube: Client, namespace: str) -> None:
         informer = ObjectInformer(kube, ConfigMap, "one", namespace)
         await informer.start()
         await informer.synced.wait()
@@ -151,7 +146,7 @@ class TestConformance:
         await kube.create(config_map("one", namespace))
         await kube.create(config_map("two", namespace))
         await informer.start()
-        await eventually(lambda: informer.object is not None)
+        await until(lambda: informer.object is not None)
         assert len(informer.list()) == 1
         assert kube.registry is not None
         lists = kube.registry.get_sample_value("koord_informer_relists_total", {"informer": "configmaps"})
@@ -169,14 +164,14 @@ class TestConformance:
                 assert await elector.run(lead) == identity
         assert (await kube.get(Lease, "leader", namespace)).spec.lease_transitions == 1
 
-    async def test_events(self, kube: Client, namespace: str, eventually: Callable[..., Awaitable[None]]) -> None:
+    async def test_events(self, kube: Client, namespace: str) -> None:
         about = await kube.create(config_map("subject", namespace))
         recorder = EventRecorder(kube, "conformance", "here")
         await recorder.start()
         for _ in range(2):
             recorder.warning(about, "Tried", "it happened")
         sent = lambda: present(kube.registry).get_sample_value("koord_events_total", {"outcome": "merged"})  # noqa: E731
-        await eventually(lambda: sent() == 1)  # type: ignore[no-untyped-call]
+        await until(lambda: sent() == 1)  # type: ignore[no-untyped-call]
         (event,) = await kube.list(Event, namespace)
         assert (event.count, event.reason, event.involved_object.name) == (2, "Tried", "subject")
         await recorder.stop()

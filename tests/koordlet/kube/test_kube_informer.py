@@ -19,6 +19,7 @@ from koordlet.kube.watch import OVERDUE_S
 from tests.fakeclock import FakeClock
 from tests.koordlet.kube.conftest import FakeApi, Fault
 from tests.present import present
+from tests.waiting import until
 
 MAPS, NODES, PODS = "api/v1/configmaps", "api/v1/nodes", "api/v1/pods"
 
@@ -55,8 +56,11 @@ class Mirror:
         self.calls.append(("delete", gone.metadata.key))
 
 
+StartInformer = Callable[..., Awaitable[tuple[Informer[Any], Mirror]]]
+
+
 @pytest.fixture
-async def start(client: Client) -> AsyncIterator[Callable[..., Awaitable[tuple[Informer[Any], Mirror]]]]:
+async def start(client: Client) -> AsyncIterator[StartInformer]:
     informers = []
 
     async def begin(type: type[Struct], *args: object, **options: Any) -> tuple[Informer[Any], Mirror]:
@@ -88,23 +92,18 @@ def sample(client: Client, name: str, **labels: Any) -> float | None:
     return client.registry.get_sample_value(f"koord_informer_{name}", labels)
 
 
-async def test_lists_in_pages_then_follows(
-    fake: FakeApi,
-    client: Client,
-    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
-    eventually: Callable[..., Awaitable[None]],
-) -> None:
+async def test_lists_in_pages_then_follows(fake: FakeApi, client: Client, start: StartInformer) -> None:
     for i in range(7):
         fake.put(MAPS, f"m{i}", "ns", data={"i": str(i)})
     informer, mirror = await start(ConfigMap, settings=InformerSettings(page_size=3))
     await informer.synced.wait()
     assert len(informer.list()) == 7 and present(informer.get("ns/m3")).data == {"i": "3"}
     assert [q.get("limit") for m, p, q in fake.requests if "watch" not in q] == ["3", "3", "3"]
-    await eventually(lambda: fake.watching)
+    await until(lambda: fake.watching)
     fake.put(MAPS, "m3", "ns", data={"i": "x"})
     fake.remove(MAPS, "m4", "ns")
     fake.put(MAPS, "new", "ns")
-    await eventually(lambda: "ns/new" in informer.store)
+    await until(lambda: "ns/new" in informer.store)
     assert mirror.calls[-3:] == [("update", "ns/m3"), ("delete", "ns/m4"), ("add", "ns/new")]
     assert versions(informer) == truth(fake, MAPS)
     assert sample(client, "objects", informer="configmaps") == 7
@@ -112,15 +111,13 @@ async def test_lists_in_pages_then_follows(
     assert sample(client, "relists_total", informer="configmaps") == 1
 
 
-async def test_an_empty_list_syncs(start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]]) -> None:
+async def test_an_empty_list_syncs(start: StartInformer) -> None:
     informer, mirror = await start(Node)
     await informer.synced.wait()
     assert informer.list() == [] and mirror.calls == []
 
 
-async def test_an_expired_page_token_restarts_the_list(
-    fake: FakeApi, start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]]
-) -> None:
+async def test_an_expired_page_token_restarts_the_list(fake: FakeApi, start: StartInformer) -> None:
     for i in range(5):
         fake.put(MAPS, f"m{i}", "ns")
     fake.expire_tokens = True
@@ -131,53 +128,39 @@ async def test_an_expired_page_token_restarts_the_list(
 
 
 @pytest.mark.parametrize("how", ["end", "drop", "mid-line"])
-async def test_resumes_where_it_was(
-    fake: FakeApi,
-    client: Client,
-    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
-    eventually: Callable[..., Awaitable[None]],
-    how: str,
-) -> None:
+async def test_resumes_where_it_was(fake: FakeApi, client: Client, start: StartInformer, how: str) -> None:
     fake.put(NODES, "a")
     informer, mirror = await start(Node)
-    await eventually(lambda: fake.watching)
+    await until(lambda: fake.watching)
     fake.end_watches(how)
-    await eventually(lambda: fake.watches == 2)
+    await until(lambda: fake.watches == 2)
     fake.put(NODES, "b")
-    await eventually(lambda: "b" in informer.store)
+    await until(lambda: "b" in informer.store)
     assert mirror.calls == [("add", "a"), ("add", "b")]
     assert sample(client, "relists_total", informer="nodes") == 1
 
 
-async def test_bookmarks_move_the_version(
-    fake: FakeApi,
-    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
-    eventually: Callable[..., Awaitable[None]],
-) -> None:
+async def test_bookmarks_move_the_version(fake: FakeApi, start: StartInformer) -> None:
     fake.put(NODES, "a")
     informer, _ = await start(Node)
-    await eventually(lambda: fake.watching)
+    await until(lambda: fake.watching)
     fake.put(MAPS, "elsewhere", "ns")
     fake.bookmark()
-    await eventually(lambda: informer._version == str(fake.version))
+    await until(lambda: informer._version == str(fake.version))
     fake.compact()
     fake.end_watches("drop")
-    await eventually(lambda: fake.watches == 2)
+    await until(lambda: fake.watches == 2)
     assert fake.lists == 1
 
 
 @pytest.mark.parametrize("how", ["in the stream", "as an answer"])
 async def test_410_lists_again_and_delivers_the_difference(
-    fake: FakeApi,
-    client: Client,
-    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
-    eventually: Callable[..., Awaitable[None]],
-    how: str,
+    fake: FakeApi, client: Client, start: StartInformer, how: str
 ) -> None:
     for name in ("stays", "changes", "goes", "reborn"):
         fake.put(NODES, name)
     informer, mirror = await start(Node)
-    await eventually(lambda: fake.watching)
+    await until(lambda: fake.watching)
     fake.deafen()
     fake.put(NODES, "changes", spec={"unschedulable": True})
     fake.remove(NODES, "goes")
@@ -186,79 +169,53 @@ async def test_410_lists_again_and_delivers_the_difference(
     fake.put(NODES, "comes")
     fake.compact()
     fake.end_watches("gone" if how == "in the stream" else "drop")
-    await eventually(lambda: versions(informer) == truth(fake, NODES))
+    await until(lambda: versions(informer) == truth(fake, NODES))
     assert mirror.calls[4:] == [
         ("delete", "goes"), ("update", "changes"), ("add", "comes"), ("delete", "reborn"), ("add", "reborn"),
     ]  # fmt: skip
     assert sample(client, "watch_errors_total", informer="nodes", reason="gone") == 1
 
 
-async def test_error_event_410_in_the_stream(
-    fake: FakeApi,
-    client: Client,
-    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
-    eventually: Callable[..., Awaitable[None]],
-) -> None:
+async def test_error_event_410_in_the_stream(fake: FakeApi, client: Client, start: StartInformer) -> None:
     fake.put(NODES, "a")
     informer, _ = await start(Node)
-    await eventually(lambda: fake.watching)
+    await until(lambda: fake.watching)
     fake.end_watches("gone")
-    await eventually(lambda: sample(client, "relists_total", informer="nodes") == 2)
+    await until(lambda: sample(client, "relists_total", informer="nodes") == 2)
     fake.put(NODES, "b")
-    await eventually(lambda: "b" in informer.store)
+    await until(lambda: "b" in informer.store)
 
 
-async def test_endless_410_backs_off(
-    fake: FakeApi,
-    clock: FakeClock,
-    client: Client,
-    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
-    eventually: Callable[..., Awaitable[None]],
-    new_fake: tuple[type[FakeApi], type[Fault]],
-) -> None:
-    _, fault = new_fake
+async def test_endless_410_backs_off(fake: FakeApi, clock: FakeClock, client: Client, start: StartInformer) -> None:
     for _ in range(6):
-        fake.faults["watch"].append(fault(in_stream=410))
+        fake.faults["watch"].append(Fault(in_stream=410))
     await start(Node)
-    await eventually(lambda: sample(client, "relists_total", informer="nodes") == 7)
+    await until(lambda: sample(client, "relists_total", informer="nodes") == 7)
     assert sum(1 for slept in clock.slept if slept > 0.5) >= 5
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503])
 async def test_rejected_requests_are_counted_and_retried(
-    fake: FakeApi,
-    client: Client,
-    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
-    eventually: Callable[..., Awaitable[None]],
-    new_fake: tuple[type[FakeApi], type[Fault]],
-    status: int,
-    caplog: pytest.LogCaptureFixture,
+    fake: FakeApi, client: Client, start: StartInformer, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _, fault = new_fake
     for _ in range(5):
-        fake.faults["list"].append(fault(status=status))
+        fake.faults["list"].append(Fault(status=status))
     informer, _ = await start(Node)
     await informer.synced.wait()
-    await eventually(lambda: informer.problem is None)
-    fake.faults["watch"].append(fault(status=status))
+    await until(lambda: informer.problem is None)
+    fake.faults["watch"].append(Fault(status=status))
     fake.end_watches("end")
     fake.put(NODES, "a")
-    await eventually(lambda: "a" in informer.store)
+    await until(lambda: "a" in informer.store)
     assert sample(client, "watch_errors_total", informer="nodes", reason=str(status)) >= 1  # type: ignore[operator]
     assert "Informer lost the server" in caplog.text
 
 
 async def test_a_new_reason_is_logged_at_once_with_its_advice(
-    fake: FakeApi,
-    client: Client,
-    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
-    eventually: Callable[..., Awaitable[None]],
-    new_fake: tuple[type[FakeApi], type[Fault]],
-    caplog: pytest.LogCaptureFixture,
+    fake: FakeApi, client: Client, start: StartInformer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _, fault = new_fake
     for status in (401, 401, 401, 401, 401, 403, 403):  # 1, 2 and 4 are logged of a series; the first 403 is number 6
-        fake.faults["list"].append(fault(status=status))
+        fake.faults["list"].append(Fault(status=status))
     informer, _ = await start(Node)
     await informer.synced.wait()
     lines = [line for line in caplog.messages if "Informer lost the server" in line]
@@ -266,17 +223,12 @@ async def test_a_new_reason_is_logged_at_once_with_its_advice(
     assert "renew the token" in lines[0] and "failures=6" in lines[3] and "apply rbac.yaml" in lines[3]
 
 
-async def test_server_away_keeps_the_last_state(
-    fake: FakeApi,
-    client: Client,
-    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
-    eventually: Callable[..., Awaitable[None]],
-) -> None:
+async def test_server_away_keeps_the_last_state(fake: FakeApi, client: Client, start: StartInformer) -> None:
     fake.put(NODES, "a")
     informer, mirror = await start(Node)
     await informer.synced.wait()
     await fake.stop()
-    await eventually(lambda: "ClientConnectorError" in (informer.problem or ""))
+    await until(lambda: "ClientConnectorError" in (informer.problem or ""))
     assert informer.get("a") is not None and mirror.calls == [("add", "a")]
 
 
@@ -298,13 +250,11 @@ def pass_time_until(clock: FakeClock) -> Callable[[Callable[..., Any]], Awaitabl
 
 async def test_a_server_without_an_answer_is_considered_dead(
     fake: FakeApi,
-    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
+    start: StartInformer,
     clock: FakeClock,
-    new_fake: tuple[type[FakeApi], type[Fault]],
     pass_time_until: Callable[[Callable[..., Any]], Awaitable[None]],
 ) -> None:
-    _, fault = new_fake
-    fake.faults["watch"].append(fault(delay=60))
+    fake.faults["watch"].append(Fault(delay=60))
     informer, _ = await start(Node)
     await pass_time_until(lambda: "timed out" in (informer.problem or ""))
     assert 29 <= clock.monotonic() < 60
@@ -312,42 +262,32 @@ async def test_a_server_without_an_answer_is_considered_dead(
 
 
 async def test_a_lost_server_stays_a_problem_until_a_watch_runs(
-    fake: FakeApi,
-    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
-    eventually: Callable[..., Awaitable[None]],
-    new_fake: tuple[type[FakeApi], type[Fault]],
-    client: Client,
+    fake: FakeApi, start: StartInformer, client: Client
 ) -> None:
-    _, fault = new_fake
     informer, _ = await start(Node)
     assert informer.problem == "not synced yet"
-    await eventually(lambda: informer.problem is None)
-    fake.faults["watch"] += [fault(status=503), fault(delay=0.2, status=503), fault(delay=0.2)]
+    await until(lambda: informer.problem is None)
+    fake.faults["watch"] += [Fault(status=503), Fault(delay=0.2, status=503), Fault(delay=0.2)]
     problems = []
     fake.end_watches("drop")
-    await eventually(lambda: "503" in (informer.problem or ""))
+    await until(lambda: "503" in (informer.problem or ""))
 
     def fourth_watch() -> bool:
         problems.append(informer.problem)
         return fake.watches == 4
 
-    await eventually(fourth_watch)
+    await until(fourth_watch)
     assert all("503" in (problem or "healthy") for problem in problems)
-    await eventually(lambda: informer.problem is None)
+    await until(lambda: informer.problem is None)
 
 
 async def test_a_server_that_lost_its_history_is_listed_again(
-    fake: FakeApi,
-    client: Client,
-    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
-    eventually: Callable[..., Awaitable[None]],
-    new_fake: tuple[type[FakeApi], type[Fault]],
+    fake: FakeApi, client: Client, start: StartInformer
 ) -> None:
-    _, fault = new_fake
     fake.put(NODES, "old")
     fake.put(NODES, "reborn")
     informer, mirror = await start(Node)
-    await eventually(lambda: fake.watching)
+    await until(lambda: fake.watching)
     # What an API server with a younger database answers: the same version may name another object.
     version = fake.objects[NODES]["reborn"]["metadata"]["resourceVersion"]
     fake.deafen()
@@ -355,42 +295,30 @@ async def test_a_server_that_lost_its_history_is_listed_again(
     fake.objects[NODES]["reborn"]["metadata"]["uid"] = "another"
     causes = [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]
     body = json.dumps({"kind": "Status", "code": 504, "reason": "Timeout", "details": {"causes": causes}}).encode()
-    fake.faults["watch"].append(fault(status=504, body=body))
+    fake.faults["watch"].append(Fault(status=504, body=body))
     fake.end_watches("drop")
-    await eventually(lambda: versions(informer) == {"reborn": ("another", version)})
+    await until(lambda: versions(informer) == {"reborn": ("another", version)})
     assert mirror.calls[2:] == [("delete", "old"), ("delete", "reborn"), ("add", "reborn")]
 
 
-async def test_invalid_utf8_affects_only_one_object(
-    fake: FakeApi,
-    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
-    eventually: Callable[..., Awaitable[None]],
-    new_fake: tuple[type[FakeApi], type[Fault]],
-) -> None:
-    _, fault = new_fake
+async def test_invalid_utf8_affects_only_one_object(fake: FakeApi, start: StartInformer) -> None:
     good = b'{"metadata":{"name":"good","uid":"1","resourceVersion":"7"}}'
     bad = b'{"metadata":{"name":"bad\xff","uid":"2","resourceVersion":"8"}}'
     body = b'{"metadata":{"resourceVersion":"%d"},"items":[%s,%s]}' % (fake.version, bad, good)
-    fake.faults["list"].append(fault(status=200, body=body))
+    fake.faults["list"].append(Fault(status=200, body=body))
     informer, _ = await start(Node)
-    await eventually(lambda: fake.watching)
+    await until(lambda: fake.watching)
     assert fake.lists == 1 and [node.metadata.name for node in informer.list()] == ["good"]
 
 
-async def test_a_deep_object_affects_no_other_object(
-    fake: FakeApi,
-    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
-    eventually: Callable[..., Awaitable[None]],
-    new_fake: tuple[type[FakeApi], type[Fault]],
-) -> None:
-    _, fault = new_fake
+async def test_a_deep_object_affects_no_other_object(fake: FakeApi, start: StartInformer) -> None:
     deep = b'{"metadata":{"name":"%s","managedFields":[' + b'{"f:a":' * 5000 + b"{}" + b"}" * 5000 + b"]}}"
     listed = deep % b"listed"
     body = b'{"metadata":{"resourceVersion":"%d"},"items":[%s,{"metadata":{"name":"good"}}]}' % (fake.version, listed)
-    fake.faults["list"].append(fault(status=200, body=body))
-    fake.faults["watch"].append(fault(status=200, body=b'{"type":"ADDED","object":%s}\n' % (deep % b"seen")))
+    fake.faults["list"].append(Fault(status=200, body=body))
+    fake.faults["watch"].append(Fault(status=200, body=b'{"type":"ADDED","object":%s}\n' % (deep % b"seen")))
     informer, _ = await start(Node)
-    await eventually(lambda: {node.metadata.name for node in informer.list()} == {"listed", "good", "seen"})
+    await until(lambda: {node.metadata.name for node in informer.list()} == {"listed", "good", "seen"})
     assert fake.lists == 1
 
 
@@ -409,59 +337,42 @@ async def test_a_silent_watch_is_restarted_only_when_the_server_should_have_ende
     await informer.stop()
 
 
-async def test_wall_clock_jumps_do_nothing(
-    fake: FakeApi,
-    clock: FakeClock,
-    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
-    eventually: Callable[..., Awaitable[None]],
-) -> None:
+async def test_wall_clock_jumps_do_nothing(fake: FakeApi, clock: FakeClock, start: StartInformer) -> None:
     informer, _ = await start(Node)
-    await eventually(lambda: fake.watching)
+    await until(lambda: fake.watching)
     clock.jump(-1e6)
     fake.put(NODES, "a")
-    await eventually(lambda: "a" in informer.store)
+    await until(lambda: "a" in informer.store)
     clock.jump(2e6)
     fake.put(NODES, "b")
-    await eventually(lambda: "b" in informer.store)
+    await until(lambda: "b" in informer.store)
     assert fake.watches == 1
 
 
-async def test_objects_larger_than_any_buffer(
-    fake: FakeApi,
-    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
-    eventually: Callable[..., Awaitable[None]],
-) -> None:
+async def test_objects_larger_than_any_buffer(fake: FakeApi, start: StartInformer) -> None:
     informer, _ = await start(ConfigMap)
-    await eventually(lambda: fake.watching)
+    await until(lambda: fake.watching)
     fake.put(MAPS, "big", "ns", data={"blob": "x" * 5_000_000})
-    await eventually(lambda: "ns/big" in informer.store)
+    await until(lambda: "ns/big" in informer.store)
     assert len(present(informer.get("ns/big")).data["blob"]) == 5_000_000
 
 
-async def test_indexes_follow(
-    fake: FakeApi,
-    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
-    eventually: Callable[..., Awaitable[None]],
-) -> None:
+async def test_indexes_follow(fake: FakeApi, start: StartInformer) -> None:
     fake.put(PODS, "a", "ns", spec={"nodeName": "n1"})
     fake.put(PODS, "b", "ns", spec={"nodeName": "n2"})
     informer, _ = await start(Pod, indexes={"node": lambda pod: [pod.spec.node_name]})
-    await eventually(lambda: fake.watching)
+    await until(lambda: fake.watching)
     assert [pod.metadata.name for pod in informer.by_index("node", "n1")] == ["a"]
     fake.put(PODS, "a", "ns", spec={"nodeName": "n2"})
-    await eventually(lambda: len(informer.by_index("node", "n2")) == 2)
+    await until(lambda: len(informer.by_index("node", "n2")) == 2)
     assert informer.by_index("node", "n1") == []
     fake.remove(PODS, "b", "ns")
-    await eventually(lambda: len(informer.by_index("node", "n2")) == 1)
+    await until(lambda: len(informer.by_index("node", "n2")) == 1)
     with pytest.raises(KeyError):
         informer.by_index("zone", "z")
 
 
-async def test_trimmed_types_and_selectors(
-    fake: FakeApi,
-    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
-    eventually: Callable[..., Awaitable[None]],
-) -> None:
+async def test_trimmed_types_and_selectors(fake: FakeApi, start: StartInformer) -> None:
     fake.put(PODS, "a", "ns", spec={"nodeName": "n1", "containers": [{"name": "c"}]})
     fake.put(PODS, "b", "ns", spec={"nodeName": "n2"})
     informer, _ = await start(PodLite, resource=Pod, field_selector={"spec.nodeName": "n1"})
@@ -469,11 +380,7 @@ async def test_trimmed_types_and_selectors(
     assert [type(pod) for pod in informer.list()] == [PodLite]
 
 
-async def test_trim_function(
-    fake: FakeApi,
-    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
-    eventually: Callable[..., Awaitable[None]],
-) -> None:
+async def test_trim_function(fake: FakeApi, start: StartInformer) -> None:
     fake.put(MAPS, "a", "ns", data={"keep": "1", "drop": "2"})
 
     def trim(obj: ConfigMap) -> ConfigMap:
@@ -486,57 +393,42 @@ async def test_trim_function(
 
 
 async def test_malformed_objects_leave_the_last_good_one(
-    fake: FakeApi,
-    client: Client,
-    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
-    eventually: Callable[..., Awaitable[None]],
-    caplog: pytest.LogCaptureFixture,
+    fake: FakeApi, client: Client, start: StartInformer, caplog: pytest.LogCaptureFixture
 ) -> None:
     fake.put(MAPS, "good", "ns", data={"a": "1"})
     fake.put(MAPS, "bad", "ns", data="not a map")
     informer, _ = await start(ConfigMap)
-    await eventually(lambda: fake.watching)
+    await until(lambda: fake.watching)
     assert set(informer.store.keys()) == {"ns/good"}
     fake.put(MAPS, "good", "ns", data=[1])
     fake.put(MAPS, "other", "ns")
-    await eventually(lambda: "ns/other" in informer.store)
+    await until(lambda: "ns/other" in informer.store)
     assert present(informer.get("ns/good")).data == {"a": "1"}
     fake.compact()
     fake.end_watches("drop")
     fake.put(MAPS, "late", "ns")
     fake.compact()
-    await eventually(lambda: "ns/late" in informer.store)
+    await until(lambda: "ns/late" in informer.store)
     assert present(informer.get("ns/good")).data == {"a": "1"}
     assert sample(client, "decode_errors_total", informer="configmaps") >= 2  # type: ignore[operator]
     assert "ns/good" in caplog.text and "data" in caplog.text
     assert set(informer.undecoded) == {"ns/good", "ns/bad"} and "data" in informer.undecoded["ns/good"]
     fake.put(MAPS, "good", "ns", data={"a": "2"})
-    await eventually(lambda: present(informer.get("ns/good")).data == {"a": "2"})
+    await until(lambda: present(informer.get("ns/good")).data == {"a": "2"})
     fake.remove(MAPS, "bad", "ns")
-    await eventually(lambda: informer.undecoded == {})
+    await until(lambda: informer.undecoded == {})
 
 
-async def test_a_stream_of_nonsense_lists_again(
-    fake: FakeApi,
-    client: Client,
-    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
-    eventually: Callable[..., Awaitable[None]],
-    new_fake: tuple[type[FakeApi], type[Fault]],
-) -> None:
-    _, fault = new_fake
-    fake.faults["watch"].append(fault(status=200, body=b"<html>proxy</html>\n"))
-    fake.faults["watch"].append(fault(status=200, body=b'{"type":"ODD","object":{"metadata":{}}}\n'))
+async def test_a_stream_of_nonsense_lists_again(fake: FakeApi, client: Client, start: StartInformer) -> None:
+    fake.faults["watch"].append(Fault(status=200, body=b"<html>proxy</html>\n"))
+    fake.faults["watch"].append(Fault(status=200, body=b'{"type":"ODD","object":{"metadata":{}}}\n'))
     informer, _ = await start(Node)
-    await eventually(lambda: fake.watching and informer.problem is None)
+    await until(lambda: fake.watching and informer.problem is None)
     assert sample(client, "watch_errors_total", informer="nodes", reason="malformed") == 2
 
 
 async def test_handlers_that_raise_are_counted_and_the_others_run(
-    fake: FakeApi,
-    client: Client,
-    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
-    eventually: Callable[..., Awaitable[None]],
-    caplog: pytest.LogCaptureFixture,
+    fake: FakeApi, client: Client, start: StartInformer, caplog: pytest.LogCaptureFixture
 ) -> None:
     informer, mirror = await start(Node)
 
@@ -546,16 +438,14 @@ async def test_handlers_that_raise_are_counted_and_the_others_run(
     informer._handlers.clear()
     informer.add_handler(on_add=broken)
     informer.add_handler(mirror.add, mirror.update, mirror.delete)
-    await eventually(lambda: fake.watching)
+    await until(lambda: fake.watching)
     fake.put(NODES, "a")
-    await eventually(lambda: mirror.calls == [("add", "a")])
+    await until(lambda: mirror.calls == [("add", "a")])
     assert sample(client, "handler_errors_total", informer="nodes") == 1
     assert "handler bug" in caplog.text
 
 
-async def test_a_late_handler_is_called_for_existing_objects(
-    fake: FakeApi, start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]]
-) -> None:
+async def test_a_late_handler_is_called_for_existing_objects(fake: FakeApi, start: StartInformer) -> None:
     fake.put(NODES, "a")
     informer, _ = await start(Node)
     await informer.synced.wait()
@@ -564,9 +454,7 @@ async def test_a_late_handler_is_called_for_existing_objects(
     assert late.calls == [("add", "a")]
 
 
-async def test_resync_calls_handlers_for_all_objects(
-    fake: FakeApi, client: Client, eventually: Callable[..., Awaitable[None]]
-) -> None:
+async def test_resync_calls_handlers_for_all_objects(fake: FakeApi, client: Client) -> None:
     client.clock._auto = False  # type: ignore[attr-defined]
     fake.put(NODES, "a")
     seen = []
@@ -580,17 +468,13 @@ async def test_resync_calls_handlers_for_all_objects(
 
 
 async def test_resync_skips_objects_deleted_meanwhile(
-    fake: FakeApi,
-    client: Client,
-    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
-    eventually: Callable[..., Awaitable[None]],
-    monkeypatch: pytest.MonkeyPatch,
+    fake: FakeApi, client: Client, start: StartInformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loopslice, "SLICE_S", 0.0)
     for number in range(250):
         fake.put(NODES, f"n{number:03}")
     informer, _ = await start(Node)
-    await eventually(lambda: fake.watching)
+    await until(lambda: fake.watching)
     seen = []
     informer.add_handler(on_update=lambda old, new: seen.append(new.metadata.name))
     resync = asyncio.create_task(informer._resync_all())
@@ -600,16 +484,16 @@ async def test_resync_skips_objects_deleted_meanwhile(
     assert len(seen) == 249 and "n249" not in seen
 
 
-async def test_one_object(fake: FakeApi, client: Client, eventually: Callable[..., Awaitable[None]]) -> None:
+async def test_one_object(fake: FakeApi, client: Client) -> None:
     fake.put(NODES, "mine")
     fake.put(NODES, "other")
     informer = ObjectInformer(client, Node, "mine")
     await informer.start()
-    await eventually(lambda: fake.watching)
+    await until(lambda: fake.watching)
     assert informer.object is not None
     assert informer.object.metadata.name == "mine" and len(informer.list()) == 1
     fake.remove(NODES, "mine")
-    await eventually(lambda: informer.object is None)
+    await until(lambda: informer.object is None)
     await informer.stop()
 
 
@@ -629,13 +513,10 @@ STEPS = st.lists(st.one_of(CHANGES, CHANGES, OUTAGES, FAULTS), min_size=5, max_s
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(steps=STEPS, page=st.integers(0, 4))
-def test_the_store_equals_the_server_after_any_history(
-    new_fake: tuple[type[FakeApi], type[Fault]], steps: list[tuple[str, Any, bool]], page: int
-) -> None:
-    api_class, fault = new_fake
+def test_the_store_equals_the_server_after_any_history(steps: list[tuple[str, Any, bool]], page: int) -> None:
 
     async def scenario() -> None:
-        fake = api_class()
+        fake = FakeApi()
         await fake.start()
         clock = FakeClock(auto=True)
         client = Client(ClientConfig(server=fake.url, qps=0), clock=clock, registry=CollectorRegistry())
@@ -644,7 +525,7 @@ def test_the_store_equals_the_server_after_any_history(
         await informer.start()
         try:
             for step, number, pause in steps:
-                await _apply(fake, informer, fault, step, number)
+                await _apply(fake, informer, step, number)
                 await asyncio.sleep(0.004 if pause else 0)
             fake.expire_tokens = False
             for queue in fake.faults.values():
@@ -664,9 +545,7 @@ def test_the_store_equals_the_server_after_any_history(
     asyncio.run(scenario())
 
 
-async def _apply(
-    fake: FakeApi, informer: Informer[Any], fault: type[Fault], step: str, number: int | list[tuple[str, int, bool]]
-) -> None:
+async def _apply(fake: FakeApi, informer: Informer[Any], step: str, number: int | list[tuple[str, int, bool]]) -> None:
     name = f"n{number}" if isinstance(number, int) else ""
     known = name in fake.objects.get(NODES, {})
     kind, _, what = step.partition("-")
@@ -687,7 +566,7 @@ async def _apply(
     elif step == "outage":  # changes that no watch tells of any more: only a new list can
         fake.deafen()
         for change, which, _ in number:  # type: ignore[union-attr]
-            await _apply(fake, informer, fault, change, which)
+            await _apply(fake, informer, change, which)
         fake.compact()
         fake.end_watches("drop")
     elif step == "tokens":
@@ -696,8 +575,8 @@ async def _apply(
         await informer.stop()
         await informer.start()
     elif step == "stream-410":
-        fake.faults["watch"].append(fault(in_stream=410))
+        fake.faults["watch"].append(Fault(in_stream=410))
     elif what == "hang":
-        fake.faults[kind].append(fault(hang_up=True))
+        fake.faults[kind].append(Fault(hang_up=True))
     elif what.isdigit():
-        fake.faults[kind].append(fault(status=int(what)))
+        fake.faults[kind].append(Fault(status=int(what)))

@@ -239,15 +239,11 @@ async def test_two_at_once_and_only_one_wins(
 
 
 async def test_never_two_leaders_while_servers_and_leaders_fail(
-    fake: FakeApi,
-    candidate: Callable[..., Candidate],
-    pass_time: Callable[..., Awaitable[None]],
-    new_fake: tuple[type[FakeApi], type[Fault]],
+    fake: FakeApi, candidate: Callable[..., Candidate], pass_time: Callable[..., Awaitable[None]]
 ) -> None:
-    _, fault = new_fake
     candidates = [candidate(name) for name in "abc"]
     for round_ in range(12):
-        fake.faults["other"].extend(fault(status=500) for _ in range(round_ % 4 * 3))
+        fake.faults["other"].extend(Fault(status=500) for _ in range(round_ % 4 * 3))
         await pass_time(3)
         assert sum(participant.elector.is_leader for participant in candidates) <= 1
     assert sum(participant.led for participant in candidates) >= 1

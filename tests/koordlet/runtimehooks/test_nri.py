@@ -231,7 +231,7 @@ async def test_a_lost_connection_is_opened_again(tmp_path: Path, connect: Callab
     async with fake.Runtime(tmp_path / "nri.sock") as runtime:
         plugin = await connect(Node())
         for number in (1, 2, 3):
-            await until(lambda number=number: len(runtime.plugins) == number)  # type: ignore[misc]
+            await until(lambda number=number: len(runtime.plugins) == number)
             runtime.plugins[-1].hang_up()
         await until(lambda: len(runtime.plugins) == 4)
         await until(lambda: plugin.problem == "")

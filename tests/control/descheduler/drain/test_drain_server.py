@@ -28,10 +28,10 @@ from tests.control.descheduler.process.conftest import (  # noqa: F401  (fixture
     DeschedulerWorld,
     RunningDescheduler,
     descheduler,
-    until,
     world,
 )
 from tests.rights import asked, granted
+from tests.waiting import until
 
 GATE = "--feature-gates=DrainController=true"
 GROUP = "/apis/scheduling.koordinator.sh/v1alpha1"
@@ -138,7 +138,6 @@ async def started(
 async def test_every_right_of_drains_is_used(
     world: DeschedulerWorld,  # noqa: F811
     descheduler: Any,  # noqa: F811
-    until: Any,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without the shipped configuration's plugins: a drain needs no profile with MigrationController."""

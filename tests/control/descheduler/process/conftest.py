@@ -102,11 +102,6 @@ def balancing(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def until() -> Callable[..., Awaitable[Any]]:
-    return waiting.until
-
-
-@pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[DeschedulerWorld]:
     audit = tmp_path / "audit.log"
     async with (

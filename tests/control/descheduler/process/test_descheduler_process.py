@@ -23,6 +23,7 @@ from koordlet.api.names import ANNOTATION_INTERFERENCE_MOVES
 from koordlet.app.flags import read
 from koordlet.kube import Client
 from tests.control.descheduler.process.conftest import balancing
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[4]
 
@@ -44,7 +45,7 @@ async def budget(world: Any, available: int) -> None:
     await world.admin.raw("POST", "/apis/policy/v1/namespaces/default/poddisruptionbudgets", body=body)
 
 
-async def test_pods_leave_the_hot_node_as_far_as_their_budget_allows(world: Any, descheduler: Any, until: Any) -> None:
+async def test_pods_leave_the_hot_node_as_far_as_their_budget_allows(world: Any, descheduler: Any) -> None:
     await hot_and_idle(world, "web-0", "web-1", "web-2", "web-3")
     await budget(world, 3)
     running = await descheduler(balancing())
@@ -95,7 +96,7 @@ async def len_of(world: Any, number: int) -> bool:
     return len(await world.pods()) == number
 
 
-async def test_pods_that_may_not_go_stay(world: Any, descheduler: Any, until: Any) -> None:
+async def test_pods_that_may_not_go_stay(world: Any, descheduler: Any) -> None:
     """Bare, mirror, local storage, system namespace: only the replica leaves."""
     await hot_and_idle(world, "web-0")
     await world.pod("bare", cpu="100m", on="hot")
@@ -136,7 +137,7 @@ async def test_the_dry_run_prints_what_would_move_and_writes_nothing(world: Any)
     assert set(own) <= {"list", "watch", "get"}
 
 
-async def test_the_shipped_configuration_moves_nothing(world: Any, descheduler: Any, until: Any) -> None:
+async def test_the_shipped_configuration_moves_nothing(world: Any, descheduler: Any) -> None:
     await hot_and_idle(world, "web-0")
     running = await descheduler({**configuration(), "deschedulingInterval": "100ms"})
 

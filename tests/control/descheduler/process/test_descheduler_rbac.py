@@ -14,6 +14,7 @@ from tests.control.descheduler.process.conftest import balancing
 from tests.control.descheduler.process.test_descheduler_process import budget, hot_and_idle, len_of
 from tests.ports import free_port
 from tests.rights import Right, asked, granted
+from tests.waiting import until
 
 USER = f"system:serviceaccount:koordinator-system:{manifests.ACCOUNT}"
 BASE = granted(
@@ -33,7 +34,7 @@ def without_watches(audit: Path) -> set[Right]:
     return {right for right in unused(audit) if right[2] != "watch"}
 
 
-async def test_every_call_is_allowed_and_every_right_is_used(world: Any, descheduler: Any, until: Any) -> None:
+async def test_every_call_is_allowed_and_every_right_is_used(world: Any, descheduler: Any) -> None:
     kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
     await world.apply({**kind, "metadata": {"name": "protected"}, "value": 100000})
     await budget(world, 0)

@@ -18,6 +18,7 @@ from koordlet.kube import NotFound
 from tests.control.descheduler.process.conftest import balancing
 from tests.control.descheduler.process.test_migration_process import migrating
 from tests.rights import granted
+from tests.waiting import until
 
 FOLDER = Path(__file__).parents[4] / "deploy/descheduler-rights"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -67,7 +68,7 @@ def test_the_folder_is_current() -> None:
         assert (FOLDER / name).read_text() == text, "run python -m control.descheduler.process.manifests --rights"
 
 
-async def test_missing_rights_are_named_until_they_are_granted(world: Any, descheduler: Any, until: Any) -> None:
+async def test_missing_rights_are_named_until_they_are_granted(world: Any, descheduler: Any) -> None:
     name = "koord-descheduler-eviction"
     await world.admin.raw("DELETE", f"{RBAC}/clusterrolebindings/{name}")
     await until(lambda: gone(world, f"{RBAC}/clusterrolebindings/{name}"))

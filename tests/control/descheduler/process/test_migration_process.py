@@ -22,6 +22,7 @@ from tests.control.descheduler.process.conftest import balancing
 from tests.control.descheduler.process.test_descheduler_process import ROOT, hot_and_idle
 from tests.control.descheduler.process.test_descheduler_rbac import USER
 from tests.rights import asked, granted
+from tests.waiting import until
 
 JOBS = "/apis/scheduling.koordinator.sh/v1alpha1/podmigrationjobs"
 RESERVATIONS = "/apis/scheduling.koordinator.sh/v1alpha1/reservations"
@@ -52,7 +53,7 @@ async def phases(world: Any) -> dict[str, tuple[str, str]]:
     return {job.metadata.name: (job.status.phase, job.status.reason) for job in await world.admin.list(PodMigrationJob)}
 
 
-async def test_a_plugin_moves_a_pod_through_a_job(world: Any, descheduler: Any, until: Any) -> None:
+async def test_a_plugin_moves_a_pod_through_a_job(world: Any, descheduler: Any) -> None:
     await hot_and_idle(world, "web-0", "web-1", "web-2", "web-3")
     gate = "--feature-gates=DrainController=true"
     running = await descheduler(migrating(defaultJobMode="EvictDirectly"), gate)
@@ -73,7 +74,7 @@ async def test_a_plugin_moves_a_pod_through_a_job(world: Any, descheduler: Any, 
     assert set(re.findall(r"\| `(descheduler_\w+)`", documented)) == families
 
 
-async def test_a_dry_run_does_not_touch_jobs(world: Any, descheduler: Any, until: Any) -> None:
+async def test_a_dry_run_does_not_touch_jobs(world: Any, descheduler: Any) -> None:
     await hot_and_idle(world, "web-0", "web-1", "web-2", "web-3")
     await request(world, "mine", "web-0", mode="EvictDirectly")
     document = migrating(defaultJobMode="EvictDirectly")
@@ -108,9 +109,7 @@ async def test_profiles_with_different_arguments_do_not_start(descheduler: Any) 
         await descheduler(document)
 
 
-async def test_every_right_of_migrations_is_used(
-    world: Any, descheduler: Any, until: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_every_right_of_migrations_is_used(world: Any, descheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifetime, "SCAVENGER_GRACE_S", 2.0)
     monkeypatch.setattr(migration, "SCAVENGE_PERIOD_S", 1.0)
     await hot_and_idle(world, "web-0", "web-1", "web-2", "web-3", "web-4", "web-5")

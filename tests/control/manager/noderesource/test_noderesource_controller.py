@@ -31,6 +31,7 @@ from koordlet.prometheus import Registries
 from koordlet.statesinformer.devices.reporter import DeviceReporter
 from koordlet.statesinformer.devices.status import Inventory
 from tests.control.manager.noderesource.world import make_metric, pod_metric
+from tests.waiting import until
 
 BATCH_CPU, BATCH_MEMORY = names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY
 G = 10**9
@@ -39,7 +40,7 @@ G = 10**9
 class World:
     """A cluster with one node of 100 cores and 120 G, and its reports."""
 
-    def __init__(self, cluster: Any, until: Any, metrics: CollectorRegistry) -> None:
+    def __init__(self, cluster: Any, metrics: CollectorRegistry) -> None:
         self.cluster, self.until, self.admin, self.metrics = cluster, until, cluster.admin, metrics
 
     async def node(self, name: str = "n1", cpu: str = "100", memory: str = "120G", **meta: Any) -> None:
@@ -115,9 +116,9 @@ class World:
 
 
 @pytest.fixture
-async def world(cluster: Any, until: Any, manager: Any) -> World:
+async def world(cluster: Any, manager: Any) -> World:
     running = await manager("--controllers=nodemetric,noderesource")
-    world = World(cluster, until, running.manager.context.internal)
+    world = World(cluster, running.manager.context.internal)
     await world.node()
     await world.configure()
     return world

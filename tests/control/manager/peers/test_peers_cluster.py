@@ -12,6 +12,7 @@ import pytest
 from koordlet.api.core import Event
 from koordlet.api.crs.nodemetric import NodeMetric
 from koordlet.api.encoding.wire import Time, to_builtins
+from tests.waiting import until
 
 NODES = tuple(f"n{at}" for at in range(5))
 PODS = "/api/v1/namespaces/default/pods"
@@ -19,7 +20,7 @@ SETS = "/apis/apps/v1/namespaces/default/replicasets"
 FAST, SLOW = 0.02, 0.4
 
 
-async def replicas(cluster: Any, until: Any) -> dict[str, str]:
+async def replicas(cluster: Any) -> dict[str, str]:
     """Node -> pod of a ReplicaSet with one pod on each node."""
     labels = {"app": "web"}
     pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "app", "image": "i"}]}}
@@ -56,13 +57,13 @@ async def report(cluster: Any, pods: Mapping[str, str], waits: Mapping[str, floa
         await cluster.admin.update_status(NodeMetric, node, status=status)
 
 
-async def test_a_slow_node_without_a_neighbour_is_detected(cluster: Any, manager: Any, until: Any) -> None:
+async def test_a_slow_node_without_a_neighbour_is_detected(cluster: Any, manager: Any) -> None:
     await cluster.nodes(*NODES)
     running = await manager(
         "--controllers=nodemetric,peers", "--feature-gates=PeerComparison=true", "--peer-comparison-interval=0.2s"
     )
     metrics = running.manager.context.internal
-    pods = await replicas(cluster, until)
+    pods = await replicas(cluster)
     for node in NODES:
         await until(lambda node=node: cluster.spec("nodemetrics", node))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from koordlet.api.names import KOORDINATOR_NAMESPACE, LABEL_QUOTA_NAME
 from koordlet.kube import PatchKind
+from tests.waiting import until
 
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 UNITS = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/queueunits"
@@ -20,7 +21,7 @@ FLAGS = ("--feature-gates=JobQueueing=true", "--controllers=queue,queuejobs", "-
 class Site:
     """An administrator's requests as plain JSON."""
 
-    def __init__(self, cluster: Any, until: Any) -> None:
+    def __init__(self, cluster: Any) -> None:
         self.cluster = cluster
         self.until = until
 
@@ -70,8 +71,8 @@ class Site:
         await self.merge(f"{PODS}/{name}/status", {"status": status})
 
 
-async def test_jobs_run_one_after_another(cluster: Any, manager: Callable[..., Any], until: Any) -> None:
-    site = Site(cluster, until)
+async def test_jobs_run_one_after_another(cluster: Any, manager: Callable[..., Any]) -> None:
+    site = Site(cluster)
     await cluster.nodes("n1")  # 8 cores
     await site.quota("team", 4)
     first = await manager(*FLAGS)
@@ -111,9 +112,9 @@ async def test_jobs_run_one_after_another(cluster: Any, manager: Callable[..., A
 
 
 async def test_a_job_that_does_not_run_in_time_backs_off_and_comes_again(
-    cluster: Any, manager: Callable[..., Any], until: Any
+    cluster: Any, manager: Callable[..., Any]
 ) -> None:
-    site = Site(cluster, until)
+    site = Site(cluster)
     await cluster.nodes("n1")
     await site.quota("team", 4)
     await manager(*FLAGS, "--job-queue-start-timeout=1s", "--job-queue-backoff=2s")
@@ -126,9 +127,9 @@ async def test_a_job_that_does_not_run_in_time_backs_off_and_comes_again(
     assert again["attempts"] == 1
 
 
-async def test_checks_order_and_permission(cluster: Any, manager: Callable[..., Any], until: Any) -> None:
+async def test_checks_order_and_permission(cluster: Any, manager: Callable[..., Any]) -> None:
     """A Queue with Priority and a check over two quotas, and a namespace that may use another queue only."""
-    site = Site(cluster, until)
+    site = Site(cluster)
     await cluster.nodes("n1")
     for name in ("small", "large"):
         await site.quota(name, 2 if name == "small" else 4)

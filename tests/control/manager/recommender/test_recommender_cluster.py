@@ -11,6 +11,7 @@ from control.manager.recommender.status import confident
 from koordlet.api.core import Pod
 from koordlet.api.crs.analysis import Recommendation
 from koordlet.api.crs.config import ClusterColocationProfile
+from tests.waiting import until
 
 FLAGS = (
     "--feature-gates=Recommender=true",
@@ -41,7 +42,7 @@ def count(running: Any, family: str, **labels: str) -> float:
     return running.manager.context.internal.get_sample_value(f"koord_manager_recommender_{family}", labels) or 0.0
 
 
-async def test_usage_is_recommended_and_applied_to_new_pods(world: Any, manager: Any, until: Any) -> None:
+async def test_usage_is_recommended_and_applied_to_new_pods(world: Any, manager: Any) -> None:
     await world.recommend("web", WEB)
     running = await manager(*FLAGS, "--recommender-minimum-history=1m", CONTROLLERS)
     await until(lambda: _is(world, "web", "NoObjectsMatched", "True"))
@@ -93,7 +94,7 @@ async def test_usage_is_recommended_and_applied_to_new_pods(world: Any, manager:
 
 
 async def test_pods_out_of_bounds_are_evicted_within_the_disruption_budget(
-    world: Any, checkpoint: Any, manager: Any, until: Any
+    world: Any, checkpoint: Any, manager: Any
 ) -> None:
     """Four pods with a disruption budget of three, and a single one that is not evicted; from a stored checkpoint."""
     for name in ("web", "lone"):
@@ -130,9 +131,7 @@ async def test_pods_out_of_bounds_are_evicted_within_the_disruption_budget(
     assert still.metadata.uid == lone.metadata.uid and requests(still) == LARGE["requests"]
 
 
-async def test_recommended_amounts_are_translated_to_batch_resources(
-    world: Any, checkpoint: Any, manager: Any, until: Any
-) -> None:
+async def test_recommended_amounts_are_translated_to_batch_resources(world: Any, checkpoint: Any, manager: Any) -> None:
     """Ahead of profiles; exclusive CPUs are left alone, whether a pod or a profile says so."""
     amounts = {"containerStatuses": [{"containerName": "app", "resources": SMALL}]}
     await world.recommend("web", {"type": "podSelector", "podSelector": {}}, "Initial",
@@ -164,7 +163,7 @@ async def test_recommended_amounts_are_translated_to_batch_resources(
     assert await made("own", **{"koordinator.sh/qosClass": "LSR"}) == LARGE
 
 
-async def test_invalid_targets_and_modes_are_reported(world: Any, checkpoint: Any, manager: Any, until: Any) -> None:
+async def test_invalid_targets_and_modes_are_reported(world: Any, checkpoint: Any, manager: Any) -> None:
     """A bad target, a bad mode and a bad checkpoint: conditions and Events that name them; the others go on."""
     broken = {**checkpoint("app"), "cpu": {"bucketWeights": {"999": 1}, "totalWeight": 1.0}}
     await world.recommend("kind", {"type": "workload", "workload": {"kind": "Pod", "name": "p"}})

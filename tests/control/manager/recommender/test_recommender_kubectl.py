@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import until
+
 DOC = Path(__file__).parents[4] / "docs/recommender.md"
 STATUS = "/apis/analysis.koordinator.sh/v1alpha1/namespaces/default/recommendations/web/status"
 LOOK = "kubectl get recom"
 
 
 @pytest.mark.kubectl
-async def test_the_documented_commands(world: Any, checkpoint: Any, manager: Any, until: Any, tmp_path: Path) -> None:
+async def test_the_documented_commands(world: Any, checkpoint: Any, manager: Any, tmp_path: Path) -> None:
     environ = {**os.environ, "KUBECONFIG": str(world.cluster.server.kubeconfig_path), "HOME": str(tmp_path)}
 
     async def run(command: str) -> str:

@@ -22,8 +22,8 @@ ROLE = "/apis/rbac.authorization.k8s.io/v1/namespaces/shop/roles/tenant"
 CPUS = {"metadata": {"annotations": {names.ANNOTATION_RESOURCE_STATUS: '{"cpuset":"0-1"}'}}}
 
 
-async def test_the_status_of_a_pod_carries_no_trusted_keys_into_it(cluster: Any, manager: Any, until: Any) -> None:
-    await tenant_of(cluster, until)
+async def test_the_status_of_a_pod_carries_no_trusted_keys_into_it(cluster: Any, manager: Any) -> None:
+    await tenant_of(cluster)
     await cluster.admin.raw("PATCH", ROLE, body={"rules": [rule("*", ["*"], ["*"])]}, content_type=MERGE)
     await manager("--controllers=nodeslo")
     async with account(cluster, "shop", "default") as tenant:
@@ -41,8 +41,8 @@ async def test_the_status_of_a_pod_carries_no_trusted_keys_into_it(cluster: Any,
 
 
 @pytest.mark.parametrize("quota", [names.SYSTEM_QUOTA, names.ROOT_QUOTA])
-async def test_a_tenants_pod_is_not_of_a_built_in_quota(cluster: Any, manager: Any, until: Any, quota: str) -> None:
-    await tenant_of(cluster, until)
+async def test_a_tenants_pod_is_not_of_a_built_in_quota(cluster: Any, manager: Any, quota: str) -> None:
+    await tenant_of(cluster)
     await manager("--controllers=nodeslo")
     async with account(cluster, "shop", "default") as tenant:
         with pytest.raises(ApiError, match=r"labels\.quota\.scheduling\.koordinator\.sh/name: Forbidden"):
@@ -51,9 +51,9 @@ async def test_a_tenants_pod_is_not_of_a_built_in_quota(cluster: Any, manager: A
     await cluster.admin.raw("POST", PODS, body=pod("b", {names.LABEL_QUOTA_NAME: names.SYSTEM_QUOTA}))
 
 
-async def test_accounts_of_the_components_namespace_are_trusted(cluster: Any, manager: Any, until: Any) -> None:
+async def test_accounts_of_the_components_namespace_are_trusted(cluster: Any, manager: Any) -> None:
     """Not those of the configuration's namespace, which another team may administrate."""
-    await tenant_of(cluster, until)
+    await tenant_of(cluster)
     rights = manifestfiles.rbac("koord-manager", [], [rule("", ["configmaps"], ["get", "list", "watch"])])[-2:]
     for obj in rights:
         obj["metadata"] = {**obj["metadata"], "namespace": "shop"}
@@ -69,8 +69,8 @@ async def test_accounts_of_the_components_namespace_are_trusted(cluster: Any, ma
             await namesake.raw("POST", PODS, body=pod("a", {names.LABEL_QOS_CLASS: "SYSTEM"}))
 
 
-async def test_a_label_of_the_namespace_exempts_nothing(cluster: Any, manager: Any, until: Any) -> None:
-    await tenant_of(cluster, until)
+async def test_a_label_of_the_namespace_exempts_nothing(cluster: Any, manager: Any) -> None:
+    await tenant_of(cluster)
     labels = {"metadata": {"labels": {"control-plane": "mine"}}}
     await cluster.admin.raw("PATCH", "/api/v1/namespaces/shop", body=labels, content_type=MERGE)
     await manager("--controllers=nodeslo")

@@ -19,6 +19,7 @@ from koordlet.kube import ApiError, Client, ClientConfig
 from koordlet.kube.credentials import Fixed
 from tests.accounts import account_token
 from tests.control.manager.conftest import apply
+from tests.waiting import until
 
 MERGE = "application/merge-patch+json"
 PODS = "/api/v1/namespaces/shop/pods"
@@ -43,7 +44,7 @@ def pod(name: str, labels: dict[str, str] | None = None, annotations: dict[str, 
     return {"metadata": metadata, "spec": {"containers": [{"name": "c", "image": "i"}]}}
 
 
-async def tenant_of(cluster: Any, until: Any) -> None:
+async def tenant_of(cluster: Any) -> None:
     """Namespace shop, in which the ServiceAccount `default` may do anything with pods."""
     raw, base = cluster.admin.raw, "/apis/rbac.authorization.k8s.io/v1/namespaces/shop"
     await raw("POST", "/api/v1/namespaces", body={"metadata": {"name": "shop"}})
@@ -55,10 +56,10 @@ async def tenant_of(cluster: Any, until: Any) -> None:
     await until(lambda: cluster.get("/api/v1/namespaces/shop/serviceaccounts/default"))
 
 
-async def test_a_tenant_is_refused_and_the_scheduler_is_not(cluster: Any, manager: Any, until: Any) -> None:
+async def test_a_tenant_is_refused_and_the_scheduler_is_not(cluster: Any, manager: Any) -> None:
     for obj in scheduler.rbac():
         await apply(cluster.admin, obj)
-    await tenant_of(cluster, until)
+    await tenant_of(cluster)
     running = await manager("--controllers=nodeslo")
     status = {names.ANNOTATION_RESOURCE_STATUS: '{"cpuset":"0-1"}'}
     async with account(cluster, "shop", "default") as tenant:
@@ -95,11 +96,11 @@ async def test_a_tenant_is_refused_and_the_scheduler_is_not(cluster: Any, manage
     await cluster.admin.raw("POST", PODS, body=pod("d", {names.LABEL_QOS_CLASS: "SYSTEM"}, status))
 
 
-async def test_a_binding_carries_no_trusted_keys_into_a_pod(cluster: Any, manager: Any, until: Any) -> None:
+async def test_a_binding_carries_no_trusted_keys_into_a_pod(cluster: Any, manager: Any) -> None:
     """The API server copies the annotations of a Binding to the pod; no request for the pod shows them."""
     for obj in scheduler.rbac():
         await apply(cluster.admin, obj)
-    await tenant_of(cluster, until)
+    await tenant_of(cluster)
     await manager("--controllers=nodeslo")
     await cluster.admin.raw("POST", "/api/v1/nodes", body={"metadata": {"name": "n"}})
     status = {names.ANNOTATION_RESOURCE_STATUS: '{"cpuset":"0-1"}'}
@@ -117,8 +118,8 @@ async def test_a_binding_carries_no_trusted_keys_into_a_pod(cluster: Any, manage
             await client.raw("POST", f"{PODS}/a/binding", body=body(status))
 
 
-async def test_the_gate_disables_the_rule(cluster: Any, manager: Any, until: Any) -> None:
-    await tenant_of(cluster, until)
+async def test_the_gate_disables_the_rule(cluster: Any, manager: Any) -> None:
+    await tenant_of(cluster)
     await manager("--controllers=nodeslo", "--feature-gates=ValidatePodTrustedKeys=false")
     async with account(cluster, "shop", "default") as tenant:
         await tenant.raw("POST", PODS, body=pod("a", {names.LABEL_QOS_CLASS: "SYSTEM"}))

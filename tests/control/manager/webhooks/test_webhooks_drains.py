@@ -15,6 +15,7 @@ from koordlet.api.encoding import wire
 from koordlet.kube import ApiError
 from scripts.securitytables import roles_of_deploy
 from tests.control.manager.trust.test_trusted_keys_cluster import account
+from tests.waiting import until
 
 GROUP = "/apis/scheduling.koordinator.sh/v1alpha1"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -81,7 +82,7 @@ def test_no_shipped_role_lets_users_drain() -> None:
     assert "aggregate-to" not in text and "aggregationRule" not in text
 
 
-async def test_a_drain_needs_the_rights_of_its_user(cluster: Any, manager: Any, until: Any) -> None:
+async def test_a_drain_needs_the_rights_of_its_user(cluster: Any, manager: Any) -> None:
     """The account may create drains, patch the node n1, and at first evict in the namespace shop only."""
     await manager("--controllers=nodeslo")
     await cluster.admin.raw("POST", "/api/v1/namespaces", body={"metadata": {"name": "shop"}})

@@ -15,6 +15,7 @@ from koordlet.api.crs.migration import PodMigrationJob
 from koordlet.api.encoding import wire
 from koordlet.kube import ApiError
 from tests.control.manager.trust.test_trusted_keys_cluster import account
+from tests.waiting import until
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 JOBS = "/apis/scheduling.koordinator.sh/v1alpha1/podmigrationjobs"
@@ -81,7 +82,7 @@ def test_the_refusal_names_user_right_and_pod() -> None:
     assert (asked["user"], asked["uid"], asked["groups"], asked["extra"]) == ("ada", "1", ["devs"], {"k": ["v"]})
 
 
-async def test_a_job_moves_only_what_its_user_may_evict(cluster: Any, manager: Any, until: Any) -> None:
+async def test_a_job_moves_only_what_its_user_may_evict(cluster: Any, manager: Any) -> None:
     """The account may create jobs, and evict in the namespace shop only."""
     await manager("--controllers=nodeslo")
     for space in ("shop", "other"):

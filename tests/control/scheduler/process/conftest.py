@@ -131,11 +131,6 @@ class Running:
 
 
 @pytest.fixture
-def until() -> Callable[..., Awaitable[Any]]:
-    return waiting.until
-
-
-@pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     audit = tmp_path / "audit.log"
     async with (

@@ -15,6 +15,7 @@ from control.scheduler.config.shipped import configuration
 from koordlet.api.crs.nodemetric import NodeMetric
 from koordlet.api.encoding.wire import Time
 from koordlet.kube import Invalid
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[4]
 
@@ -53,7 +54,7 @@ async def report(world: Any, node: str, at: float, cpu: str = "100m") -> None:
     await world.admin.patch(NodeMetric, node, body={"status": status}, subresource="status")
 
 
-async def test_reports_that_are_old_or_missing(world: Any, scheduler: Any, until: Any) -> None:
+async def test_reports_that_are_old_or_missing(world: Any, scheduler: Any) -> None:
     document: dict[str, Any] = configuration()
     for plugin in document["profiles"][0]["pluginConfig"]:
         if plugin["name"] == "LoadAwareScheduling":
@@ -91,7 +92,7 @@ async def either(world: Any, *names: str) -> bool:
     return any(placed[name] for name in names)
 
 
-async def test_pods_with_absurd_requests(world: Any, scheduler: Any, until: Any) -> None:
+async def test_pods_with_absurd_requests(world: Any, scheduler: Any) -> None:
     """The API server refuses some; the others are reported in their status, and no other pod is delayed."""
     await world.node("n1", cpu="2")
     await scheduler()

@@ -12,6 +12,7 @@ from control.scheduler.state.pods import Shapes
 from koordlet.api.core.claims import ResourceClaim
 from koordlet.kube import KubeError, PatchKind
 from tests.control.scheduler.dynamicresources.objects import pod_with
+from tests.waiting import until
 
 GROUP = "/apis/resource.k8s.io/v1"
 DRIVER = "gpu.example.com"
@@ -88,7 +89,7 @@ def device(document: Any) -> str:
     return str(result["device"])
 
 
-async def test_devices_are_given_once_and_freed_ones_again(world: Any, scheduler: Any, until: Any) -> None:
+async def test_devices_are_given_once_and_freed_ones_again(world: Any, scheduler: Any) -> None:
     await serve_claims(world)
     await world.node("n1", cpu="4")
     await world.node("n2", cpu="4")
@@ -122,7 +123,7 @@ async def two_bound(world: Any) -> bool:
     return sum([bool(await world.bound(name)) for name in PODS]) == 2
 
 
-async def test_pods_of_one_claim_share_its_devices_and_its_node(world: Any, scheduler: Any, until: Any) -> None:
+async def test_pods_of_one_claim_share_its_devices_and_its_node(world: Any, scheduler: Any) -> None:
     await serve_claims(world)
     await world.node("n1", cpu="4")
     await world.node("n2", cpu="4")
@@ -143,7 +144,7 @@ async def test_pods_of_one_claim_share_its_devices_and_its_node(world: Any, sche
     await until(lambda: world.condition("without"))
 
 
-async def test_devices_that_keep_a_pod_from_fitting_are_freed(world: Any, scheduler: Any, until: Any) -> None:
+async def test_devices_that_keep_a_pod_from_fitting_are_freed(world: Any, scheduler: Any) -> None:
     """A claim that was allocated on a node that has no room for its pod any more."""
     await serve_claims(world)
     await world.node("n1", cpu="10m")

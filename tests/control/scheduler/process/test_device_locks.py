@@ -22,6 +22,7 @@ from koordlet.app.clock import SYSTEM_CLOCK
 from tests.control.scheduler.build import pod
 from tests.control.scheduler.plugins.deviceworld import ALLOCATABLE, device, gpu
 from tests.fakeclock import FakeClock
+from tests.waiting import until
 
 DEVICES = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
 RIGHTS = Path(__file__).parents[4] / "deploy/scheduler-rights/device-locks.yaml"
@@ -38,7 +39,7 @@ async def write_lock(world: Any, text: str | None) -> None:
     await world.admin.patch(Node, "n1", body={"metadata": {"annotations": {LOCK: text}}})
 
 
-async def test_pods_of_a_node_start_one_after_another(world: Any, scheduler: Any, until: Any) -> None:
+async def test_pods_of_a_node_start_one_after_another(world: Any, scheduler: Any) -> None:
     extra = {key.replace("__", "/").replace("_", "-"): amount for key, amount in ALLOCATABLE.items()}
     await world.node("n1", cpu="64", resources=extra)
     machine = device("n1", [gpu(0), gpu(1)], labels={names.LABEL_GPU_VENDOR: "metax"})

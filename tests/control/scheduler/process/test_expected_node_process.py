@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from koordlet.api.core import PersistentVolumeClaim, Pod
+from tests.waiting import until
 
 SELECTED = "volume.kubernetes.io/selected-node"
 
 
-async def test_the_node_is_known_while_a_volume_is_provisioned(world: Any, scheduler: Any, until: Any) -> None:
+async def test_the_node_is_known_while_a_volume_is_provisioned(world: Any, scheduler: Any) -> None:
     admin = world.admin
     await world.node("n1")
     await admin.raw(

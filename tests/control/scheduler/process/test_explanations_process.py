@@ -7,12 +7,13 @@ from typing import Any
 from control.scheduler.explain import controller as explanations
 from koordlet.api.crs.explanation import ScheduleExplanation
 from koordlet.kube import NotFound
+from tests.waiting import until
 
 PATH = "/apis/scheduling.koordinator.sh/v1alpha1/namespaces/default/scheduleexplanations"
 P = "gang.scheduling.koordinator.sh/"
 
 
-async def test_questions_are_answered_and_removed(world: Any, scheduler: Any, until: Any, monkeypatch: Any) -> None:
+async def test_questions_are_answered_and_removed(world: Any, scheduler: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(explanations, "SWEEP_PERIOD_S", 0.05)
     monkeypatch.setattr(explanations, "MIN_INTERVAL_S", 0.05)
     await world.node("n1", cpu="1")

@@ -10,9 +10,10 @@ from aiohttp import web
 
 from control.scheduler.config.shipped import configuration
 from koordlet.app.http import HttpServer
+from tests.waiting import until
 
 
-async def test_pods_go_where_the_extender_lets_them(world: Any, scheduler: Any, until: Any) -> None:
+async def test_pods_go_where_the_extender_lets_them(world: Any, scheduler: Any) -> None:
     allowed = {"n2"}
 
     async def pick(request: web.Request) -> web.Response:

@@ -6,10 +6,12 @@ from typing import Any
 
 import yaml
 
+from tests.waiting import until
+
 P = "gang.scheduling.koordinator.sh/"
 
 
-async def test_a_gang_takes_the_place_of_others(world: Any, scheduler: Any, until: Any) -> None:
+async def test_a_gang_takes_the_place_of_others(world: Any, scheduler: Any) -> None:
     """The cheaper node is emptied, as far as it must be; those who leave are told."""
     path = world.tmp / "config.yaml"
     config = yaml.safe_load(path.read_text())

@@ -16,6 +16,7 @@ from aiohttp import web
 from koordlet.kube import ClientConfig
 from tests.control.scheduler.process.front import Asked, Front, kubeconfig
 from tests.control.scheduler.process.lives import Picky, agrees, begin, bindings
+from tests.waiting import until
 
 P = "gang.scheduling.koordinator.sh/"
 NODES = {"n1": 2, "n2": 2}
@@ -25,7 +26,7 @@ async def member(world: Any, name: str, gang: str = "f", **more: str) -> None:
     await world.pod(name, annotations={P + "name": gang, P + "min-available": "4", P + "mode": "Strict", **more})
 
 
-async def parked(world: Any, until: Any, door: Path, number: int) -> None:
+async def parked(world: Any, door: Path, number: int) -> None:
     """A scheduler in which `number` members of gang f wait at Permit, and which is then killed."""
     async with Picky("f", number) as picky:
         life = await begin(world.tmp, door, picky.url)
@@ -40,14 +41,14 @@ async def parked(world: Any, until: Any, door: Path, number: int) -> None:
             await life.kill()
 
 
-async def test_killed_while_members_wait_none_is_bound_and_nothing_stays_claimed(world: Any, until: Any) -> None:
+async def test_killed_while_members_wait_none_is_bound_and_nothing_stays_claimed(world: Any) -> None:
     for name, cpu in NODES.items():
         await world.node(name, cpu=str(cpu))
     names = [f"f{number}" for number in range(4)]
     for name in names:
         await member(world, name)
     admin = world.server.kubeconfig_path
-    await parked(world, until, admin, 3)
+    await parked(world, admin, 3)
     assert not bindings(world)
     assert set((await world.placed()).values()) == {""}
     await world.delete_pod("f3")  # now there are too few
@@ -74,7 +75,7 @@ async def told(world: Any, names: list[str]) -> bool:
     return any([(await world.condition(name)).startswith("0/2 nodes are available") for name in names])
 
 
-async def test_killed_while_members_wait_beside_bound_ones_and_between_two_bindings(world: Any, until: Any) -> None:
+async def test_killed_while_members_wait_beside_bound_ones_and_between_two_bindings(world: Any) -> None:
     """The gang was whole, two members were replaced; policy waiting-and-running has the new ones wait together.
 
     The first process dies while one of them waits, the second when one binding has arrived and one is held."""
@@ -86,10 +87,10 @@ async def test_killed_while_members_wait_beside_bound_ones_and_between_two_bindi
     for name in ("f2", "f3"):
         await member(world, name, **policy)
     admin = world.server.kubeconfig_path
-    await parked(world, until, admin, 1)
+    await parked(world, admin, 1)
     assert {name for name, node in (await world.placed()).items() if node} == {"f0", "f1"}
     assert not bindings(world)
-    passed, held = await cut_short(world, until)
+    passed, held = await cut_short(world)
     await until(lambda: bindings(world) == {passed: 1})
     life = await begin(world.tmp, admin)
     try:
@@ -101,7 +102,7 @@ async def test_killed_while_members_wait_beside_bound_ones_and_between_two_bindi
     await until(lambda: bindings(world) == {passed: 1, held: 1})
 
 
-async def cut_short(world: Any, until: Any) -> tuple[str, str]:
+async def cut_short(world: Any) -> tuple[str, str]:
     """A scheduler that lets the gang go and dies when one binding has arrived and one is held: (that, this)."""
     passed: list[str] = []
     held: list[str] = []

@@ -10,6 +10,7 @@ import yaml
 from control.scheduler.config.shipped import configuration
 from koordlet.api.core import Pod
 from koordlet.api.crs.reservation import Reservation
+from tests.waiting import until
 
 RESERVATIONS = "/apis/scheduling.koordinator.sh/v1alpha1/reservations"
 QUOTAS = "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/elasticquotas"
@@ -56,7 +57,7 @@ async def quota(world: Any, name: str, low: str, high: str) -> None:
     await world.admin.raw("POST", QUOTAS, body=body)
 
 
-async def test_a_reservation_for_one_pod(world: Any, scheduler: Any, until: Any) -> None:
+async def test_a_reservation_for_one_pod(world: Any, scheduler: Any) -> None:
     """Scenario 5: the first pod consumes it, the second gets free room or waits."""
     await world.node("n1", cpu="6")
     await scheduler()
@@ -79,7 +80,7 @@ async def test_a_reservation_for_one_pod(world: Any, scheduler: Any, until: Any)
     assert await allocated(world, "third") == "", "free room of the node"
 
 
-async def test_a_daemon_pod_on_a_fully_reserved_node(world: Any, scheduler: Any, until: Any) -> None:
+async def test_a_daemon_pod_on_a_fully_reserved_node(world: Any, scheduler: Any) -> None:
     """Scenario 10."""
     await world.node("n1", cpu="4")
     await scheduler()
@@ -94,7 +95,7 @@ async def test_a_daemon_pod_on_a_fully_reserved_node(world: Any, scheduler: Any,
     assert not (await world.placed())["plain"]
 
 
-async def test_a_restart_gives_the_same_pages(world: Any, scheduler: Any, until: Any) -> None:
+async def test_a_restart_gives_the_same_pages(world: Any, scheduler: Any) -> None:
     """Scenario 1, as far as quotas and Reservations are concerned."""
     await world.node("n1", cpu="8")
     first = await scheduler("--leader-elect=false")
@@ -126,7 +127,7 @@ async def test_a_restart_gives_the_same_pages(world: Any, scheduler: Any, until:
     assert await pages(second) == before
 
 
-async def test_a_quota_gets_its_minimum_back(world: Any, scheduler: Any, until: Any) -> None:
+async def test_a_quota_gets_its_minimum_back(world: Any, scheduler: Any) -> None:
     """Scenario 7: A uses 80 of 100, B asks for its min of 50; A's least important pods are evicted."""
     config = configuration()
     for plugin in config["profiles"][0]["pluginConfig"]:
@@ -165,7 +166,7 @@ async def test_a_quota_gets_its_minimum_back(world: Any, scheduler: Any, until: 
     assert {f"a{at}" for at in range(4, 8)} <= left, "the least important ones went"
 
 
-async def test_pods_that_must_not_be_preempted_are_limited_by_min(world: Any, scheduler: Any, until: Any) -> None:
+async def test_pods_that_must_not_be_preempted_are_limited_by_min(world: Any, scheduler: Any) -> None:
     """Scenario 8."""
     await world.node("n1", cpu="100")
     await scheduler()

@@ -12,6 +12,7 @@ from control.scheduler.config.shipped import configuration
 from koordlet.api.core import Node, Pod
 from koordlet.api.crs.reservation import Reservation
 from koordlet.kube import NotFound
+from tests.waiting import until
 
 RESERVATIONS = "/apis/scheduling.koordinator.sh/v1alpha1/reservations"
 ALLOCATED = "scheduling.koordinator.sh/reservation-allocated"
@@ -77,7 +78,7 @@ def writes(world: Any, name: str) -> int:
     )
 
 
-async def test_the_leader_keeps_reservations_up_to_date(world: Any, scheduler: Any, until: Any) -> None:
+async def test_the_leader_keeps_reservations_up_to_date(world: Any, scheduler: Any) -> None:
     await world.node("n1", cpu="16")
     await world.node("n2")
     flags = (

@@ -20,6 +20,7 @@ from koordlet.api.names import (
 from tests.control.scheduler.build import Cluster
 from tests.control.scheduler.plugins.quotaworld import HeldObjects
 from tests.control.scheduler.process.lives import begin
+from tests.waiting import until
 
 PAGE = "plugins/Reservation/nodeReservations/n1"
 
@@ -39,7 +40,7 @@ def document(name: str, cpu: str = "3", **spec: Any) -> dict[str, Any]:
     }
 
 
-async def test_the_life_of_a_reservation(world: Any, until: Any) -> None:
+async def test_the_life_of_a_reservation(world: Any) -> None:
     await world.node("n1", cpu="4")
     await world.apply(document("room", allocateOnce=False))
     life = await begin(world.tmp, world.server.kubeconfig_path)
@@ -92,7 +93,7 @@ async def test_the_life_of_a_reservation(world: Any, until: Any) -> None:
         assert await life.end() == 0
 
 
-async def test_a_reservation_takes_over_a_running_pod(world: Any, until: Any) -> None:
+async def test_a_reservation_takes_over_a_running_pod(world: Any) -> None:
     await world.node("n1", cpu="4")
     life = await begin(world.tmp, world.server.kubeconfig_path)
     try:
@@ -119,7 +120,7 @@ async def test_a_reservation_takes_over_a_running_pod(world: Any, until: Any) ->
         assert await life.end() == 0
 
 
-async def test_reservations_and_pods_are_one_gang(world: Any, until: Any) -> None:
+async def test_reservations_and_pods_are_one_gang(world: Any) -> None:
     await world.node("n1", cpu="4")
     gang = {f"gang.scheduling.koordinator.sh/{key}": value for key, value in (("name", "g"), ("min-available", "3"))}
     life = await begin(world.tmp, world.server.kubeconfig_path)
@@ -171,7 +172,7 @@ async def reservation_event(world: Any, name: str) -> str:
     return str((await world.events(name)).get("FailedScheduling-Reservation", ""))
 
 
-async def test_bad_reservations_harm_only_themselves(world: Any, scheduler: Any, until: Any) -> None:
+async def test_bad_reservations_harm_only_themselves(world: Any, scheduler: Any) -> None:
     await world.node("n1", cpu="4")
     await world.apply(document("ended"))
     await world.admin.patch(Reservation, "ended", body={"status": {"phase": "Failed"}}, subresource="status")

@@ -10,6 +10,7 @@ from koordlet.api.cpus import parse_cpus
 from koordlet.api.crs.reservation import Reservation
 from koordlet.api.encoding import wire
 from tests.control.scheduler.plugins.numaworld import topology
+from tests.waiting import until
 
 STATUS = "scheduling.koordinator.sh/resource-status"
 ALLOCATED = "scheduling.koordinator.sh/reservation-allocated"
@@ -25,7 +26,7 @@ def cpus(holder: Any) -> frozenset[int]:
     return parse_cpus(json.loads(holder.metadata.annotations[STATUS])["cpuset"])
 
 
-async def test_owners_get_cpus_of_their_reservation_and_others_never(world: Any, scheduler: Any, until: Any) -> None:
+async def test_owners_get_cpus_of_their_reservation_and_others_never(world: Any, scheduler: Any) -> None:
     admin = world.admin
     await world.node("n1", cpu="32")
     await admin.raw("POST", TOPOLOGIES, body=wire.to_builtins(topology("n1", (2, 1, 8, 2), memory="8Gi")))
@@ -66,7 +67,7 @@ async def test_owners_get_cpus_of_their_reservation_and_others_never(world: Any,
     assert cpus(await admin.get(Pod, "rest", "default")) == frozenset(range(32)) - reserved
 
 
-async def test_cpus_that_the_node_reserves_are_given_to_no_pod(world: Any, scheduler: Any, until: Any) -> None:
+async def test_cpus_that_the_node_reserves_are_given_to_no_pod(world: Any, scheduler: Any) -> None:
     admin = world.admin
     await world.node("n1", cpu="16")
     reservation = {NODE_RESERVATION: json.dumps({"reservedCPUs": "0-3"})}

@@ -11,6 +11,7 @@ from koordlet.api.crs.reservation import Reservation
 from koordlet.api.encoding import wire
 from tests.control.scheduler.plugins.deviceworld import ALLOCATABLE, GPU_MEMORY, device, machine
 from tests.control.scheduler.process.lives import begin
+from tests.waiting import until
 
 DEVICES = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
 PAGE = "plugins/DeviceShare/nodeDeviceSummaries/n1"
@@ -23,7 +24,7 @@ OFFERED = {
 }
 
 
-async def test_a_reservation_of_gpus_offers_their_memory_and_cores(world: Any, until: Any) -> None:
+async def test_a_reservation_of_gpus_offers_their_memory_and_cores(world: Any) -> None:
     extra = {key.replace("__", "/").replace("_", "-"): amount for key, amount in ALLOCATABLE.items()}
     await world.node("n1", cpu="64", resources=extra)
     await world.admin.raw("POST", DEVICES, body=wire.to_builtins(device("n1", machine())))

@@ -16,6 +16,7 @@ import yaml
 from control.scheduler.config.shipped import SCHEDULER, configuration
 from koordlet.api.core import Lease
 from koordlet.api.names import KOORDINATOR_NAMESPACE
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[4]
 P = "gang.scheduling.koordinator.sh/"
@@ -33,7 +34,7 @@ async def started(world: Any, name: str) -> asyncio.subprocess.Process:
     )  # fmt: skip
 
 
-async def test_no_pod_is_lost_or_bound_twice_and_no_gang_stays_in_part(world: Any, until: Any) -> None:
+async def test_no_pod_is_lost_or_bound_twice_and_no_gang_stays_in_part(world: Any) -> None:
     for name in ("n1", "n2", "n3"):
         await world.node(name, cpu="14")
     for number in range(SIZE):  # interleaved: turns begin while members of others still come

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from control.scheduler.config.shipped import configuration
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[4]
 
@@ -28,7 +29,7 @@ async def started(world: Any) -> asyncio.subprocess.Process:
     )  # fmt: skip
 
 
-async def test_the_next_one_goes_on_and_no_node_is_overcommitted(world: Any, until: Any) -> None:
+async def test_the_next_one_goes_on_and_no_node_is_overcommitted(world: Any) -> None:
     for name in ("n1", "n2", "n3"):
         await world.node(name, cpu="10")
     for number in range(36):

@@ -16,9 +16,10 @@ from koordlet.app.connections import ConnectionLimits
 from koordlet.app.selfsigned import self_signed
 from tests.accounts import account_token
 from tests.ports import free_port
+from tests.waiting import until
 
 
-async def test_pages_of_pod_resources_and_health_checks(world: Any, scheduler: Any, until: Any) -> None:
+async def test_pages_of_pod_resources_and_health_checks(world: Any, scheduler: Any) -> None:
     await world.node("n1")
     first = await scheduler()
     second = await scheduler(wait=False)

@@ -15,11 +15,12 @@ import yaml
 
 from control.scheduler.process import manifests
 from koordlet.api.core import Lease, Node, Pod
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[4]
 
 
-async def test_pods_are_placed_and_reported(world: Any, scheduler: Any, until: Any) -> None:
+async def test_pods_are_placed_and_reported(world: Any, scheduler: Any) -> None:
     await world.node("n1", cpu="2")
     await world.node("n2", cpu="2")
     await world.pod("there", on="n1", cpu="1500m")
@@ -78,7 +79,7 @@ async def test_pods_are_placed_and_reported(world: Any, scheduler: Any, until: A
     assert await running.stop() == 0
 
 
-async def test_changes_of_nodes_wake_pods(world: Any, scheduler: Any, until: Any) -> None:
+async def test_changes_of_nodes_wake_pods(world: Any, scheduler: Any) -> None:
     await world.node("n1")
     await world.admin.patch(Node, "n1", body={"spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}})
     await scheduler()
@@ -97,7 +98,7 @@ async def test_changes_of_nodes_wake_pods(world: Any, scheduler: Any, until: Any
     assert (await until(lambda: world.bound("big")))["big"] == "n2"
 
 
-async def test_gated_pods_wait_for_their_gates(world: Any, scheduler: Any, until: Any) -> None:
+async def test_gated_pods_wait_for_their_gates(world: Any, scheduler: Any) -> None:
     await world.node("n1")
     running = await scheduler()
     await world.pod("a", schedulingGates=[{"name": "g"}])
@@ -106,7 +107,7 @@ async def test_gated_pods_wait_for_their_gates(world: Any, scheduler: Any, until
     await until(lambda: world.bound("a"))
 
 
-async def test_the_important_take_the_place_of_others(world: Any, scheduler: Any, until: Any) -> None:
+async def test_the_important_take_the_place_of_others(world: Any, scheduler: Any) -> None:
     classes = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
     await world.apply({**classes, "metadata": {"name": "high"}, "value": 1000})
     await world.node("n1", cpu="1")
@@ -130,7 +131,7 @@ async def test_the_important_take_the_place_of_others(world: Any, scheduler: Any
     await until(told)
 
 
-async def test_a_new_leader_waits_for_the_previous_leaders_bindings(world: Any, scheduler: Any, until: Any) -> None:
+async def test_a_new_leader_waits_for_the_previous_leaders_bindings(world: Any, scheduler: Any) -> None:
     await world.node("n1")
     await world.pod("there", on="n1")
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "barrier"}}
@@ -144,7 +145,7 @@ async def test_a_new_leader_waits_for_the_previous_leaders_bindings(world: Any, 
     await until(lambda: world.bound("a"))
 
 
-async def test_a_gang_is_placed_whole_or_not_at_all(world: Any, scheduler: Any, until: Any) -> None:
+async def test_a_gang_is_placed_whole_or_not_at_all(world: Any, scheduler: Any) -> None:
     await world.node("n1", cpu="2")
     running = await scheduler()
     gang = {
@@ -162,7 +163,7 @@ async def test_a_gang_is_placed_whole_or_not_at_all(world: Any, scheduler: Any, 
     await until(lambda: world.bound(*names))
 
 
-async def test_a_replica_without_the_lease_responds_503(world: Any, scheduler: Any, until: Any) -> None:
+async def test_a_replica_without_the_lease_responds_503(world: Any, scheduler: Any) -> None:
     await world.node("n1")
     first = await scheduler()
     second = await scheduler(wait=False)
@@ -174,7 +175,7 @@ async def test_a_replica_without_the_lease_responds_503(world: Any, scheduler: A
     await until(lambda: world.bound("a"))
 
 
-async def test_a_lost_lease_ends_the_process_with_status_1(world: Any, scheduler: Any, until: Any) -> None:
+async def test_a_lost_lease_ends_the_process_with_status_1(world: Any, scheduler: Any) -> None:
     running = await scheduler(
         "--leader-elect-lease-duration=8s", "--leader-elect-renew-deadline=6s", "--leader-elect-retry-period=200ms"
     )
@@ -230,7 +231,7 @@ def test_deploy_matches_the_generator() -> None:
             assert written == text, f"run python -m control.scheduler.process.manifests for deploy/{folder}"
 
 
-async def test_debug_output_can_be_switched_on(world: Any, scheduler: Any, until: Any, caplog: Any) -> None:
+async def test_debug_output_can_be_switched_on(world: Any, scheduler: Any, caplog: Any) -> None:
     caplog.set_level(logging.INFO)
     await world.node("n1")
     await world.node("n2")

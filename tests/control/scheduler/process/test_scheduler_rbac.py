@@ -17,6 +17,7 @@ from tests.control.scheduler.process.test_claims_process import create_claim, of
 from tests.control.scheduler.process.test_reservations_process import document, phase
 from tests.ports import free_port
 from tests.rights import Right, asked, granted
+from tests.waiting import until
 
 USER = f"system:serviceaccount:koordinator-system:{manifests.ACCOUNT}"
 GRANTED = granted((*manifests.RULES, *manifests.NAMESPACE_RULES))
@@ -27,9 +28,7 @@ def unused(audit: Path, *, without: str = "") -> set[Right]:
     return {right for right in GRANTED - used if right[2] != without}
 
 
-async def test_every_call_is_allowed_and_every_right_is_used(
-    world: Any, scheduler: Any, until: Any, monkeypatch: Any
-) -> None:
+async def test_every_call_is_allowed_and_every_right_is_used(world: Any, scheduler: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(explanations, "SWEEP_PERIOD_S", 0.1)
     monkeypatch.setattr(explanations, "MIN_INTERVAL_S", 0.1)
     document = configuration()
@@ -50,7 +49,7 @@ async def test_every_call_is_allowed_and_every_right_is_used(
     flags = ("--enable-network-topology-manager", "--bind-address=127.0.0.1", f"--secure-port={port}")
     running = await scheduler(f"--config={path}", *flags)
     await call_securely(port)
-    await everything(world, until)
+    await everything(world)
     try:
         await until(lambda: not unused(world.audit, without="watch"))  # a watch is in the audit log when it ends
     except TimeoutError:
@@ -71,20 +70,20 @@ async def call_securely(port: int) -> None:
                 assert answer.status == expected
 
 
-async def everything(world: Any, until: Any) -> None:
+async def everything(world: Any) -> None:
     """Bring about all that a scheduler may want to write."""
     await world.pod("a", cpu="1500m", terminationGracePeriodSeconds=0)
     await until(lambda: world.bound("a"))
-    await gang(world, until)
-    await overused_quota(world, until)
-    await reservations(world, until)
+    await gang(world)
+    await overused_quota(world)
+    await reservations(world)
     await expired_reservation(world)
     # a failure that is told, and told again when something happened that did not help
     await world.pod("late", cpu="1")
     await until(lambda: world.condition("late"))
     await until(lambda: world.events("late"))
-    await volumes(world, until)
-    await devices(world, until)
+    await volumes(world)
+    await devices(world)
     kind = {"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "ScheduleExplanation"}
     where = "/apis/scheduling.koordinator.sh/v1alpha1/namespaces/default/scheduleexplanations"
     for name, spec in (("why", {}), ("over", {"ttl": "1s"})):
@@ -112,7 +111,7 @@ def failures(world: Any) -> int:
     return sum(right[1] in ("events", "pods/status") for right, _, _ in asked(world.audit, USER))
 
 
-async def gang(world: Any, until: Any) -> None:
+async def gang(world: Any) -> None:
     """Two pods of a PodGroup: annotations that are patched, and a status that follows."""
     body = {"apiVersion": "scheduling.sigs.k8s.io/v1alpha1", "kind": "PodGroup", "metadata": {"name": "g"}}
     path = "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/podgroups"
@@ -130,7 +129,7 @@ async def network_topology(world: Any) -> None:
     await world.admin.raw("POST", path, body={**kind, "metadata": {"name": "default"}, "spec": spec})
 
 
-async def reservations(world: Any, until: Any) -> None:
+async def reservations(world: Any) -> None:
     """Two of a gang: annotations that are patched, and bindings."""
     annotations = {
         f"gang.scheduling.koordinator.sh/{key}": value for key, value in (("name", "r"), ("min-available", "2"))
@@ -152,7 +151,7 @@ async def expired_reservation(world: Any) -> None:
     await world.admin.raw("POST", "/apis/scheduling.koordinator.sh/v1alpha1/reservations", body=body)
 
 
-async def overused_quota(world: Any, until: Any) -> None:
+async def overused_quota(world: Any) -> None:
     """A quota whose pod must go when the quota shrinks, and whose status is written."""
     path = "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/elasticquotas"
     body = {"apiVersion": "scheduling.sigs.k8s.io/v1alpha1", "kind": "ElasticQuota", "metadata": {"name": "q"}}
@@ -164,7 +163,7 @@ async def overused_quota(world: Any, until: Any) -> None:
     await until(lambda: ("", "pods/eviction", "create") not in unused(world.audit))
 
 
-async def devices(world: Any, until: Any) -> None:
+async def devices(world: Any) -> None:
     """A claim that is allocated and reserved for its pod."""
     await offer(world, "n1", "gpu-0")
     await create_claim(world, "gpu")
@@ -172,7 +171,7 @@ async def devices(world: Any, until: Any) -> None:
     await until(lambda: world.bound("with-gpu"))
 
 
-async def volumes(world: Any, until: Any) -> None:
+async def volumes(world: Any) -> None:
     """A claim that takes a volume, and one for which a volume is made; who binds them is not the scheduler."""
     late = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "volumeBindingMode": "WaitForFirstConsumer"}
     for name, provisioner in (("static", "kubernetes.io/no-provisioner"), ("dynamic", "somebody")):

@@ -18,6 +18,7 @@ from koordlet.api.core import Lease, Node, Pod
 from koordlet.kube import ClientConfig
 from tests.control.scheduler.process.front import Asked, Front, refusal
 from tests.control.scheduler.process.lives import bindings
+from tests.waiting import until
 
 P = "gang.scheduling.koordinator.sh/"
 
@@ -59,7 +60,7 @@ async def agrees(world: Any, running: Any) -> bool:
 
 
 async def test_bindings_that_are_refused_are_tried_again_and_made_once(
-    world: Any, front: Front, scheduler: Any, until: Any
+    world: Any, front: Front, scheduler: Any
 ) -> None:
     """Each pod meets another refusal; one is bound although its answer was lost, one is bound by another scheduler
     meanwhile."""
@@ -101,9 +102,7 @@ async def test_bindings_that_are_refused_are_tried_again_and_made_once(
     assert all(met[name] >= 2 for name in refusals)
 
 
-async def test_conditions_are_written_once_the_storm_is_over(
-    world: Any, front: Front, scheduler: Any, until: Any
-) -> None:
+async def test_conditions_are_written_once_the_storm_is_over(world: Any, front: Front, scheduler: Any) -> None:
     raging = True
     refused: Counter[str] = Counter()
 
@@ -133,7 +132,7 @@ async def test_conditions_are_written_once_the_storm_is_over(
 
 
 async def test_preemption_goes_on_when_victims_could_not_be_deleted_at_first(
-    world: Any, front: Front, scheduler: Any, until: Any
+    world: Any, front: Front, scheduler: Any
 ) -> None:
     tried: Counter[str] = Counter()
 
@@ -158,9 +157,7 @@ async def test_preemption_goes_on_when_victims_could_not_be_deleted_at_first(
     await until(lambda: agrees(world, running))
 
 
-async def test_changes_between_two_schedulers_are_recovered(
-    world: Any, front: Front, scheduler: Any, until: Any
-) -> None:
+async def test_changes_between_two_schedulers_are_recovered(world: Any, front: Front, scheduler: Any) -> None:
     """Watches break and versions are forgotten; meanwhile nodes and pods come, go, are replaced, are bound by hand."""
     sight = asyncio.Event()
     waiting_to_watch: set[str] = set()
@@ -208,9 +205,7 @@ async def test_changes_between_two_schedulers_are_recovered(
     assert 'reason="gone"' in metrics
 
 
-async def test_bindings_of_the_last_leader_that_arrive_late(
-    world: Any, front: Front, scheduler: Any, until: Any
-) -> None:
+async def test_bindings_of_the_last_leader_that_arrive_late(world: Any, front: Front, scheduler: Any) -> None:
     """The leader loses its lease while its bindings are on the way; they arrive when the next one has bound all."""
     arrive = asyncio.Event()
     late: dict[str, asyncio.Task[int]] = {}

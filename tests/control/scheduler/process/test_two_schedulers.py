@@ -18,6 +18,7 @@ from tests.control.scheduler.process.test_quota_and_reservation_scenarios import
     reserve,
     reserved,
 )
+from tests.waiting import until
 
 PODS = 12
 
@@ -42,7 +43,7 @@ async def agree(world: Any, lives: list[Life]) -> bool:
     return True
 
 
-async def test_both_count_what_the_other_binds_and_nothing_leaks(world: Any, until: Any) -> None:
+async def test_both_count_what_the_other_binds_and_nothing_leaks(world: Any) -> None:
     await world.node("n1", cpu="32")
     await quota(world, "team", "4", "10")
     await reserve(world, "web", "4", allocateOnce=False, allocatePolicy="Restricted")

@@ -21,6 +21,7 @@ from control.standalone.apiserver.tls import kubelet_serving_certificate
 from control.standalone.kubelet.cgroups.directories import CgroupTree
 from koordlet.kube import Client, ClientConfig, NotFound
 from tests.accounts import account_token
+from tests.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kernel]
 
@@ -177,7 +178,7 @@ async def test_eviction_is_a_graceful_deletion(cluster: Cluster) -> None:
     await cluster.until(cluster.pod_path("victim"), lambda pod: pod is None)
 
 
-async def test_kill_9_of_the_kubelet_loses_no_container(cluster: Cluster, tmp_path: Path, until: Any) -> None:
+async def test_kill_9_of_the_kubelet_loses_no_container(cluster: Cluster, tmp_path: Path) -> None:
     go, state = tmp_path / "go", tmp_path / "kubelet/containers"
     await cluster.create("stays", ["sleep", "1000"], terminationGracePeriodSeconds=1)
     script = f"while [ ! -e {go} ]; do sleep 0.1; done; exit 5"
