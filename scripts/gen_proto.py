@@ -32,11 +32,11 @@ def outputs(proto: str, *, service: bool) -> list[str]:
 
 def is_fresh(root: Path, proto: str, *, service: bool) -> bool:
     """Whether every output exists and is newer than the proto and this script."""
-    made = [root / name for name in outputs(proto, service=service)]
-    if not all(path.exists() for path in made):
+    paths = [root / name for name in outputs(proto, service=service)]
+    if not all(path.exists() for path in paths):
         return False
     newest_input = max(path.stat().st_mtime for path in (root / proto, Path(__file__)))
-    return min(path.stat().st_mtime for path in made) >= newest_input
+    return min(path.stat().st_mtime for path in paths) >= newest_input
 
 
 def generate(root: Path = ROOT, *, force: bool = False) -> list[str]:

@@ -236,20 +236,20 @@ def cgroup_child(
 ) -> Iterator[Callable[..., ChildCgroup]]:
     """``cgroup_child("name")`` makes an own cgroup; *spawn* is asked for so that processes end after the test but
     groups are removed only when they are empty."""
-    made: list[ChildCgroup] = []
+    cgroups: list[ChildCgroup] = []
 
     def make(name: str = "") -> ChildCgroup:
         child = ChildCgroup(kernel_host, f"koord-test-{os.getpid()}-{next(_serial)}{name and '-' + name}")
-        made.append(child)
+        cgroups.append(child)
         return child
 
     yield make
-    for child in made:
+    for child in cgroups:
         for path in child.paths:
             for procs in [*path.rglob("cgroup.procs")]:
                 for pid in procs.read_text().split():
                     os.kill(int(pid), signal.SIGKILL)
-    for child in made:
+    for child in cgroups:
         child.remove()
 
 

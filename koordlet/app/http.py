@@ -58,14 +58,14 @@ def listen(addr: str) -> socket.socket:
     host, port = split_address(addr)
     try:
         if host is None and socket.has_dualstack_ipv6():
-            made = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
+            sock = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
         else:
             family = socket.AF_INET6 if host is not None and ":" in host else socket.AF_INET
-            made = socket.create_server((host or "", port), family=family, backlog=BACKLOG)
+            sock = socket.create_server((host or "", port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise ListenError(error.errno, f"cannot listen on {addr}: {error.strerror}") from error
-    made.setblocking(False)
-    return made
+    sock.setblocking(False)
+    return sock
 
 
 def server_tls(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:

@@ -23,12 +23,12 @@ class DockerSide(asyncio.Protocol):
 
     def __init__(
         self,
-        made: Callable[[], None],
+        connected: Callable[[], None],
         data: Callable[[bytes], None],
         ended: Callable[[], None],
         lost: Callable[[], None],
     ) -> None:
-        self._made = made
+        self._made = connected
         self._data = data
         self._ended = ended
         self._lost = lost

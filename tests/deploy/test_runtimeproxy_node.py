@@ -101,9 +101,9 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    made = Node(tmp_path)
-    yield made
-    made.close()
+    node = Node(tmp_path)
+    yield node
+    node.close()
 
 
 def kubeadm(flags: str) -> str:

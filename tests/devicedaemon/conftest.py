@@ -12,14 +12,14 @@ from tests.devicedaemon.machine import Machine
 
 @pytest.fixture
 def machines(tmp_path: Path) -> Iterator[Callable[..., Machine]]:
-    made: list[Machine] = []
+    machines: list[Machine] = []
 
     def make(*, chroot: bool = False) -> Machine:
-        made.append(Machine(tmp_path / f"machine{len(made)}", chroot=chroot))
-        return made[-1]
+        machines.append(Machine(tmp_path / f"machine{len(machines)}", chroot=chroot))
+        return machines[-1]
 
     yield make
-    for machine in made:
+    for machine in machines:
         machine.close()
 
 

@@ -389,10 +389,10 @@ def test_a_profile_makes_pods_best_effort_and_invalid_pods_are_rejected(
     try:
         cluster.apply(profile)
         eventually(lambda: tried(plain)["metadata"]["labels"].get("koordinator.sh/qosClass") == "BE")
-        made = tried(plain)["spec"]
-        assert (made["priorityClassName"], made["priority"]) == ("koord-batch", 5000)
+        spec = tried(plain)["spec"]
+        assert (spec["priorityClassName"], spec["priority"]) == ("koord-batch", 5000)
         batch_resources = {"kubernetes.io/batch-cpu": "500", "kubernetes.io/batch-memory": "64Mi"}
-        assert made["containers"][0]["resources"]["requests"] == batch_resources
+        assert spec["containers"][0]["resources"]["requests"] == batch_resources
     finally:
         cluster.run("delete", "clustercolocationprofile", cluster.namespace, "--ignore-not-found")
     wrong = pod(cluster, "wrong", "true", priorityClassName="koord-prod")

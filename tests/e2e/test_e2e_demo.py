@@ -42,8 +42,8 @@ def processes_of(folder: Path) -> list[str]:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A short path, because containerd's sockets are below it."""
-    with tempfile.TemporaryDirectory(prefix="koorddemo-") as made:
-        yield Path(made) / "demo"
+    with tempfile.TemporaryDirectory(prefix="koorddemo-") as directory:
+        yield Path(directory) / "demo"
 
 
 def test_the_demo_succeeds_and_leaves_nothing_behind(folder: Path) -> None:

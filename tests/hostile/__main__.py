@@ -94,7 +94,7 @@ class HostileReport:
     @property
     def idle(self) -> list[str]:
         """Attackers that did nothing: the result says nothing about them."""
-        return [name for name, tally in self.tallies.items() if not tally.made and not tally.refused]
+        return [name for name, tally in self.tallies.items() if not tally.succeeded and not tally.refused]
 
     @property
     def gained(self) -> list[str]:
@@ -120,7 +120,7 @@ class HostileReport:
         lines = ["| | alone | under attack |", "| --- | --- | --- |", *(f"| {' | '.join(row)} |" for row in rows), ""]
         lines += ["| attacker | accepted | refused | gained |", "| --- | --- | --- | --- |"]
         for name, tally in self.tallies.items():
-            lines.append(f"| {name} | {tally.made} | {tally.refused} | {len(set(tally.gained)) or 'nothing'} |")
+            lines.append(f"| {name} | {tally.succeeded} | {tally.refused} | {len(set(tally.gained)) or 'nothing'} |")
         lines += ["", f"Cgroup values, objects of others, processes: {'; '.join(self.changed) or 'unchanged'}"]
         return "\n".join(lines)
 

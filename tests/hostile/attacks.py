@@ -83,14 +83,14 @@ SECOND = (
 class AttackTally:
     """What one attacker did."""
 
-    made: int = 0
+    succeeded: int = 0
     refused: int = 0
     gained: list[str] = field(default_factory=list)
 
     def count(self, status: int) -> None:
         """Count an attempt that a server may accept, because it is bounded or has no effect."""
         if 200 <= status < 300:
-            self.made += 1
+            self.succeeded += 1
         else:
             self.refused += 1
 
@@ -255,7 +255,7 @@ async def silent_connections(node: AttackedNode, tally: AttackTally) -> None:
         while True:
             with contextlib.suppress(OSError):
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                tally.made += 1
+                tally.succeeded += 1
                 try:
                     writer.write(b"GET / HTTP/1.1\r\n")
                     while not reader.at_eof():

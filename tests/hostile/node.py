@@ -133,8 +133,8 @@ class AttackedNode:
         """A token of a ServiceAccount."""
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
-        made = await self.admin.must("POST", path, body)
-        return str(made["status"]["token"])
+        created = await self.admin.must("POST", path, body)
+        return str(created["status"]["token"])
 
     async def _api(self, kubeconfig: Path) -> Api:
         config = ClientConfig.load(kubeconfig)

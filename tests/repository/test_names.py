@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.repository.sources import docstrings, product_modules, tracked, tree
 
-EMPTY_NAMES = frozenset({"found", "one", "said", "given", "told"})
+EMPTY_NAMES = frozenset({"found", "one", "said", "given", "told", "made", "got"})
 """Names of variables that do not name the content."""
 IDIOMS = re.compile(
     r"\b(nobody|somebody|everybody|whoever|anew|dear|untold|newborn|so many|gives? back|for good|said aloud)\b",

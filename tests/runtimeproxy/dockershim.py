@@ -46,9 +46,9 @@ class Dockershim(Kubelet):
         full = f"k8s_{name}_{pod.spec.name}_default_{pod.uid}_{pod.attempts.get(name, 0)}"
         flags = [*flags, *(f"--label={key}={value}" for key, value in labels.items())]
         place = (f"--name={full}", f"--cgroup-parent={self._parent(pod)}", "--network=host")
-        made = self._ask("create", *place, *flags, "busybox", *program)
-        self._ask("start", made)
-        return made
+        answer = self._ask("create", *place, *flags, "busybox", *program)
+        self._ask("start", answer)
+        return answer
 
     def _parent(self, pod: RunningPod) -> str:
         return f"/{pod.dir}"

@@ -222,18 +222,18 @@ def opened(folder: Path, shown: Shown, begin: Callable[[SystemdNode], None]) -> 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     folder = tmp_path_factory.mktemp("node")
-    shown, made = Shown(), Story()
+    shown, stories = Shown(), Story()
 
     def begin(node: SystemdNode) -> None:
         start(node, CONTAINERD)
         prepare_pods(node, folder)
 
     with opened(folder, shown, begin) as (node, scene):
-        install(node, CONTAINERD, made)
-        made.limits = limits(node)
-        pods = live(node, scene, shown, folder, made)
-        leave(node, pods, folder, made)
-    return made
+        install(node, CONTAINERD, stories)
+        stories.limits = limits(node)
+        pods = live(node, scene, shown, folder, stories)
+        leave(node, pods, folder, stories)
+    return stories
 
 
 def test_systemd_runs_what_node_sh_installs(story: Story) -> None:

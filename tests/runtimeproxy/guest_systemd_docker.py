@@ -78,7 +78,7 @@ def live(node: SystemdNode, scene: Scene, shown: Shown, folder: Path, story: Sto
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     folder = tmp_path_factory.mktemp("node")
-    shown, made = Shown(), Story()
+    shown, stories = Shown(), Story()
 
     def begin(node: SystemdNode) -> None:
         start(node, DOCKER)
@@ -87,14 +87,14 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         docker(node, DOCKER.socket, "load", "--input", str(folder / "images.tar"))
 
     with opened(folder, shown, begin) as (node, scene):
-        install(node, DOCKER, made)
-        live(node, scene, shown, folder, made)
-        roll_back(node, DOCKER, made)
+        install(node, DOCKER, stories)
+        live(node, scene, shown, folder, stories)
+        roll_back(node, DOCKER, stories)
         running = docker(node, DOCKER.socket, "ps", "--quiet").stdout.split()
-        made.running_after = len(running)
+        stories.running_after = len(running)
         docker(node, DOCKER.socket, "rm", "--force", *running)
         log_step("containers removed")
-    return made
+    return stories
 
 
 def test_systemd_runs_what_node_sh_installs(story: Story) -> None:

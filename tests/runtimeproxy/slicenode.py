@@ -306,9 +306,9 @@ def make_slices(node: SystemdNode) -> None:
 def scene_of(folder: Path, pods: Shown) -> Scene:
     """An API server and a kubelet's /pods, outside the node."""
     tools = SimpleNamespace(until=lab.until, free_port=free_port, Koordlet=NodeKoordlet)
-    made = Scene(tools, pods, SimpleNamespace(scratch=folder), folder, gates="BECPUSuppress=false")  # type: ignore[arg-type]
-    made.kubelet.cgroup_driver = "systemd"
-    return made
+    scene = Scene(tools, pods, SimpleNamespace(scratch=folder), folder, gates="BECPUSuppress=false")  # type: ignore[arg-type]
+    scene.kubelet.cgroup_driver = "systemd"
+    return scene
 
 
 def start_koordlet(scene: Scene) -> None:

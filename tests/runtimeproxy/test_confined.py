@@ -153,7 +153,7 @@ async def _shares_of_a_container(endpoint: Path, parent: str) -> str:
     async with CriClient(str(endpoint)) as client:
         config = sandbox_config(parent)
         sandbox = await client.run_pod_sandbox(config)
-        made = await client.create_container(sandbox, container_config(), config)
-        await client.start_container(made)
-        seen = await client.exec_sync(made, ["cat", "/sys/fs/cgroup/cpu/cpu.shares"])
+        created = await client.create_container(sandbox, container_config(), config)
+        await client.start_container(created)
+        seen = await client.exec_sync(created, ["cat", "/sys/fs/cgroup/cpu/cpu.shares"])
         return str(seen.stdout.decode().strip())

@@ -152,16 +152,16 @@ def cancels(connection: Passed) -> list[bytes]:
 
 @pytest.fixture
 def daemon() -> Iterator[NRIContainerd]:
-    with running(NRIContainerd()) as made:
-        yield made
+    with running(NRIContainerd()) as server:
+        yield server
 
 
 @pytest.fixture
 def proxy(tmp_path: Path) -> Iterator[ProxyProcess]:
     """Its runtime is expected at `tmp_path/behind.sock`."""
-    made = ProxyProcess(tmp_path / "behind.sock")
-    yield made
-    made.close()
+    process = ProxyProcess(tmp_path / "behind.sock")
+    yield process
+    process.close()
 
 
 async def test_events_are_the_same_through_the_proxy(

@@ -397,9 +397,9 @@ async def test_windows_keeps_its_resources(ready: Proxy) -> None:
     sent = await ready.run(pod)
     assert (sent.config.HasField("linux"), dict(sent.config.annotations)) == (False, {"h": "1"})
     container = CreateContainerRequest(pod_sandbox_id="pod-1", config={"windows": {}}, sandbox_config=pod.config)
-    made = await ready.create(container)
-    assert not made.config.HasField("linux") and not made.sandbox_config.HasField("linux")
-    assert [env.key for env in made.config.envs] == ["H"]
+    created = await ready.create(container)
+    assert not created.config.HasField("linux") and not created.sandbox_config.HasField("linux")
+    assert [env.key for env in created.config.envs] == ["H"]
     changed = await ready.update(windows={})
     assert (changed.HasField("linux"), dict(changed.annotations)) == (False, {"h": "2"})
 

@@ -172,7 +172,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     docker_proxy = ProxyProcess(docker.socket, "--hook-timeout=100s", "--backend-runtime-mode=Docker")
     proxy.hooks = docker_proxy.hooks = registrations
     scene = Scene(lab, Pods(ground), view, tmp_path_factory.mktemp("cluster"), gates="BECPUSuppress=false")  # type: ignore[arg-type]
-    made = Story(scene, ground, logs)
+    story = Story(scene, ground, logs)
     try:
         for daemon in (plain, nri, docker):
             within(view, daemon)
@@ -193,11 +193,11 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         lab.until(lambda: scene.koordlet.values(up, protocol="nri") == [1.0], "koordlet registered with NRI")
         proxy.start()
         docker_proxy.start()
-        made.hooked("proxy", Kubelet(ground, logs, proxy.socket), proxy)
-        made.hooked("docker", Dockershim(ground, logs, docker, docker_proxy.socket), docker_proxy)
-        made.hooked("nri", Kubelet(ground, logs, nri.socket))
-        made.alone(Kubelet(ground, logs, plain.socket))
-        yield made
+        story.hooked("proxy", Kubelet(ground, logs, proxy.socket), proxy)
+        story.hooked("docker", Dockershim(ground, logs, docker, docker_proxy.socket), docker_proxy)
+        story.hooked("nri", Kubelet(ground, logs, nri.socket))
+        story.alone(Kubelet(ground, logs, plain.socket))
+        yield story
     finally:
         proxy.close()
         docker_proxy.close()

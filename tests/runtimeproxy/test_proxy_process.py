@@ -31,14 +31,14 @@ Proxies = Callable[..., ProxyProcess]
 @pytest.fixture
 def proxies() -> Iterator[Proxies]:
     """Factory of proxies, not started; they are closed with the test."""
-    made: list[ProxyProcess] = []
+    processes: list[ProxyProcess] = []
 
     def make(backend: Path, *flags: str, folder: Path | None = None) -> ProxyProcess:
-        made.append(ProxyProcess(backend, *flags, folder=folder))
-        return made[-1]
+        processes.append(ProxyProcess(backend, *flags, folder=folder))
+        return processes[-1]
 
     yield make
-    for proxy in made:
+    for proxy in processes:
         proxy.close()
 
 
@@ -67,15 +67,15 @@ class Creating:
     async def make(self, name: str) -> str:
         while True:
             try:
-                made = await self.client.create_container(self.sandbox, container_config(name=name), self.config)
+                created = await self.client.create_container(self.sandbox, container_config(name=name), self.config)
             except CriError as error:  # lost, or containerd has not aborted the earlier attempt yet
                 assert time.monotonic() < self.end, error
                 self.broken += error.lost
             else:
-                self.answered.append(made)
+                self.answered.append(created)
                 if len(self.answered) >= 20:
                     self.enough.set()
-                return made
+                return created
             there = [container.id for container in await self.listed() if container.metadata.name == name]
             if there:
                 return str(there[0])
@@ -113,23 +113,23 @@ async def test_kill_under_two_hundred_creates(containerd: Containerd, proxies: P
             await asyncio.to_thread(proxy.start)
 
         names: list[Any] = []
-        made = []
+        created = []
         while not creating.broken:  # else the machine stalled until all were created
             assert len(names) < 1000, "nothing is under way when the proxy dies"
             creating.enough.clear()
             more = [f"c{len(names) + number}" for number in range(200)]
             names += more
-            made += (await asyncio.gather(*map(creating.make, more), kill()))[:-1]
+            created += (await asyncio.gather(*map(creating.make, more), kill()))[:-1]
         listed = await creating.listed()
         assert sorted(container.metadata.name for container in listed) == sorted(names)
-        assert sorted(container.id for container in listed) == sorted(made)  # type: ignore[type-var]
-        assert set(creating.answered) <= set(made)
-        wanted = before[0] | {sandbox, *made}, before[1] | {sandbox, *made}
+        assert sorted(container.id for container in listed) == sorted(created)  # type: ignore[type-var]
+        assert set(creating.answered) <= set(created)
+        wanted = before[0] | {sandbox, *created}, before[1] | {sandbox, *created}
         await asyncio.to_thread(wait_until, lambda: objects() == wanted, "just these containers and snapshots")
         # the new proxy knows the objects of the old one
         assert proxy.metric('koord_runtime_proxy_recoveries_total{kind="sandbox"}') >= 1
-        await client.start_container(present(made[0]))
-        await client.stop_container(present(made[0]))
+        await client.start_container(present(created[0]))
+        await client.stop_container(present(created[0]))
         await client.stop_pod_sandbox(sandbox)
         await client.remove_pod_sandbox(sandbox)
         await asyncio.to_thread(wait_until, lambda: objects() == before, "nothing is left over")

@@ -198,9 +198,9 @@ async def channel_to(path: Path) -> AsyncIterator[grpc.aio.Channel]:
 @pytest.fixture
 def proxy(containerd: Containerd, tmp_path: Path) -> Iterator[ProxyProcess]:
     """Its runtime is expected at `tmp_path/behind.sock`."""
-    made = ProxyProcess(tmp_path / "behind.sock")
-    yield made
-    made.close()
+    process = ProxyProcess(tmp_path / "behind.sock")
+    yield process
+    process.close()
 
 
 async def through(containerd: Containerd, proxy: ProxyProcess, version: str) -> tuple[list[Answer], Passed, Passed]:
@@ -232,8 +232,8 @@ async def test_a_pods_life(containerd: Containerd, proxy: ProxyProcess, version:
         direct = Conversation(channel, version)
         await direct.hold(containerd.cgroup_parent("same"))
     assert [answer[:2] for answer in answers] == [answer[:2] for answer in direct.answers]
-    for (method, _, got), (_, _, expected) in zip(answers, direct.answers, strict=True):
-        same = [_parents(comparable(responses)) for responses in (got, expected)]
+    for (method, _, proxied), (_, _, expected) in zip(answers, direct.answers, strict=True):
+        same = [_parents(comparable(responses)) for responses in (proxied, expected)]
         assert same[0] == same[1] or method in MEASURED, method
     worked = {method for method, status, _ in answers if status == "OK"}
     assert worked >= {

@@ -43,17 +43,17 @@ def new_containerd() -> Iterator[Callable[..., Containerd]]:
     """`new_containerd()`: one that the test may stop, kill and start again; about a second."""
     from tests.runtimes.daemons import Containerd
 
-    made: list[Containerd] = []
+    daemons: list[Containerd] = []
 
     def make(*, wrapper: bool = True) -> Containerd:
         daemon = Containerd(wrapper=wrapper)
-        made.append(daemon)
+        daemons.append(daemon)
         daemon.start()
         daemon.import_images()
         return daemon
 
     yield make
-    for daemon in made:
+    for daemon in daemons:
         daemon.close()
 
 
@@ -62,17 +62,17 @@ def new_dockerd() -> Iterator[Callable[..., Dockerd]]:
     """`new_dockerd(live_restore=…)`: one that the test may stop, kill and start again; about a second."""
     from tests.runtimes.daemons import Dockerd
 
-    made: list[Dockerd] = []
+    daemons: list[Dockerd] = []
 
     def make(*, live_restore: bool = True) -> Dockerd:
         daemon = Dockerd(live_restore=live_restore)
-        made.append(daemon)
+        daemons.append(daemon)
         daemon.start()
         daemon.load_images()
         return daemon
 
     yield make
-    for daemon in made:
+    for daemon in daemons:
         daemon.close()
 
 

@@ -90,18 +90,18 @@ def main() -> int:
     roots = sorted({*mounts.v1.values()} | ({mounts.unified} if mounts.unified else set()))
     parent = f"koord-bench-{os.getpid()}"
     dirs = [f"{parent}/c{index:04d}" for index in range(options.containers)]
-    made: list[Path] = []
+    directories: list[Path] = []
     try:
         for root in roots:
             for name in (parent, *dirs):
                 (root / name).mkdir()
-                made.append(root / name)
+                directories.append(root / name)
                 if name == parent and mounts.version == 2:
                     for level in (root, root / parent):
                         (level / "cgroup.subtree_control").write_text("+cpu +memory")
         rows = measure(host, dirs, options.passes)
     finally:
-        for path in reversed(made):
+        for path in reversed(directories):
             path.rmdir()
     return report("cgroup_read", rows)
 

@@ -39,45 +39,45 @@ ARGS: dict[str, Any] = {
 }
 
 
-def one_pass(made: SimulatedCluster, plugin: LowNodeLoad) -> tuple[float, float]:
+def one_pass(simulated: SimulatedCluster, plugin: LowNodeLoad) -> tuple[float, float]:
     """(CPU seconds, elapsed seconds) of one pass with a fresh limiter."""
-    nodes = made.world.state.ready_nodes()
+    nodes = simulated.world.state.ready_nodes()
     began, cpu = time.perf_counter(), time.process_time()
-    made.world.limiter.reset()
+    simulated.world.limiter.reset()
     asyncio.run(plugin.balance(nodes))
     return time.process_time() - cpu, time.perf_counter() - began
 
 
 def measured_pass(nodes: int, pods: int, rounds: int) -> list[Figure]:
-    made = cluster(nodes, pods, seed=1)
+    simulated = cluster(nodes, pods, seed=1)
     freeze_heap()
     gc.collect()
     memory_mb = psutil.Process().memory_info().rss / 1e6
-    plugin = made.world.plugin(LowNodeLoad, ARGS)
-    times = [one_pass(made, plugin) for _ in range(rounds)]
+    plugin = simulated.world.plugin(LowNodeLoad, ARGS)
+    times = [one_pass(simulated, plugin) for _ in range(rounds)]
     cpu = [time[0] for time in times]
     return [
         Figure("pass_cpu", statistics.median(cpu), "s", PASS_BUDGET_S, spread=max(cpu) - min(cpu)),
         Figure("pass_elapsed", statistics.median(time[1] for time in times), "s"),
         Figure("resident_memory", memory_mb, "MB", MEMORY_BUDGET_MB),
-        Figure("evictions_per_pass", len(made.world.evicted) / rounds, "pods"),
+        Figure("evictions_per_pass", len(simulated.world.evicted) / rounds, "pods"),
     ]
 
 
 def simulated(nodes: int, seed: int) -> list[Figure]:
-    made = cluster(nodes, 20 * nodes, seed)
-    plugin = made.world.plugin(LowNodeLoad, ARGS)
-    before, moves, passes = made.loads(), Counter[str](), 0
+    simulated = cluster(nodes, 20 * nodes, seed)
+    plugin = simulated.world.plugin(LowNodeLoad, ARGS)
+    before, moves, passes = simulated.loads(), Counter[str](), 0
     while passes < MAX_PASSES:
         passes += 1
-        seen = len(made.world.evictor.evicted)
-        one_pass(made, plugin)
-        evicted = made.world.evictor.evicted[seen:]
+        seen = len(simulated.world.evictor.evicted)
+        one_pass(simulated, plugin)
+        evicted = simulated.world.evictor.evicted[seen:]
         if not evicted:
             break
         moves.update(record.key for record, _ in evicted)
-        made.move(evicted)
-    after = made.loads()
+        simulated.move(evicted)
+    after = simulated.loads()
     return [
         Figure("load_deviation_before", statistics.pstdev(before), "percent"),
         Figure("load_deviation_after", statistics.pstdev(after), "percent", statistics.pstdev(before)),

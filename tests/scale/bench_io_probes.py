@@ -63,8 +63,10 @@ def main() -> int:
     reads: dict[str, list[float]] = defaultdict(list)
     with tempfile.NamedTemporaryFile() as backing:
         backing.truncate(REQUESTS * SIZE)
-        made = subprocess.run(["losetup", "-f", "--show", backing.name], check=True, capture_output=True, text=True)
-        disk = made.stdout.strip()
+        completed = subprocess.run(
+            ["losetup", "-f", "--show", backing.name], check=True, capture_output=True, text=True
+        )
+        disk = completed.stdout.strip()
         try:
             for _ in range(options.rounds):
                 before = [*disks.programs(), *nets.programs()]

@@ -165,21 +165,21 @@ def median(rounds: int, work: Callable[[], object]) -> float:
 
 def lending(nodes: int, pods: int, rounds: int) -> list[Figure]:
     """The noderesource controller."""
-    made = context()
-    controller = NodeResourceController(made)
+    manager_context = context()
+    controller = NodeResourceController(manager_context)
     gc.collect()
     empty, filled = psutil.Process().memory_info().rss, 0.0
     for kind, raw in objects(nodes, pods):
         began = time.process_time()
         obj = json_decoder(kind).decode(raw)
-        made.caches.informer(kind)._upsert(obj.metadata.key, obj)
+        manager_context.caches.informer(kind)._upsert(obj.metadata.key, obj)
         filled += time.process_time() - began
     began = time.process_time()
     freeze_heap()  # as the process does when its caches are filled
     pause = time.process_time() - began
     full = psutil.Process().memory_info().rss
     strategy = encode({"enable": True, "cpuCalculatePolicy": "maxUsageRequest"}).decode()
-    made.config._current, _ = configmap.load(configmap.UNREAD, {"colocation-config": strategy})
+    manager_context.config._current, _ = configmap.load(configmap.UNREAD, {"colocation-config": strategy})
     table, names = controller.table, sorted(controller.table.nodes)
 
     def chunks(changed: Callable[[str], object] = lambda _: None) -> float:

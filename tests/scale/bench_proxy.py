@@ -170,16 +170,16 @@ async def callers(kind: str, *paths: Path) -> AsyncIterator[list[Caller]]:
     """One client per socket, in order."""
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", 16 << 20)]
     async with contextlib.AsyncExitStack() as stack:
-        made: list[Caller] = []
+        callers: list[Caller] = []
         for path in paths:
             if kind == "own":
                 client = await UnaryClient.connect(str(path), "bench")
                 stack.push_async_callback(client.close, 0.0)
-                made.append(OwnCaller(client))
+                callers.append(OwnCaller(client))
             else:
                 channel = await stack.enter_async_context(grpc.aio.insecure_channel(f"unix:{path}", options=options))
-                made.append(GrpcCaller(channel))
-        yield made
+                callers.append(GrpcCaller(channel))
+        yield callers
 
 
 async def timed(call: Awaitable[bytes]) -> tuple[float, bytes]:
@@ -220,13 +220,13 @@ async def passed(containerd: Containerd, process: ProxyProcess, calls: int, seco
         request = cri.RunPodSandboxRequest(config=config)
         pod = cri.RunPodSandboxResponse.FromString(await direct.ask("RunPodSandbox", request.SerializeToString()))
         pod_id = pod.pod_sandbox_id
-        made = []
+        ids = []
         for number in range(10):
             create = cri.CreateContainerRequest(
                 pod_sandbox_id=pod_id, config=container_config(name=f"c{number}"), sandbox_config=config
             )
-            made.append(await direct.ask("CreateContainer", create.SerializeToString()))
-        container = cri.CreateContainerResponse.FromString(made[0]).container_id
+            ids.append(await direct.ask("CreateContainer", create.SerializeToString()))
+        container = cri.CreateContainerResponse.FromString(ids[0]).container_id
         kinds = {
             "Version": b"",
             "ListContainers": b"",

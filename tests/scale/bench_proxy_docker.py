@@ -188,14 +188,14 @@ class Node:
 
     def lives(self, times: list[Times]) -> None:
         """One container's calls on each way at the same time, as dockershim's."""
-        made = {}
+        pods = {}
         for way in self.turns():
-            made[way] = self.create(self.ways[way], "c", self.labels, times[way]["create"])
+            pods[way] = self.create(self.ways[way], "c", self.labels, times[way]["create"])
         for kind, method, path, body in CALLS:
             for turn in range(UPDATES if kind == "update" else 1):
                 for way in self.turns():
                     content = body and {key: value + turn for key, value in body.items()}
-                    self.ways[way].ask(method, f"/containers/{made[way]}{path}", content, times[way][kind])
+                    self.ways[way].ask(method, f"/containers/{pods[way]}{path}", content, times[way][kind])
 
 
 @contextlib.contextmanager
@@ -245,14 +245,14 @@ def in_parts(ways: Sequence[Sequence[float]], parts: int) -> Values:
 
 def passed(node: Node, calls: int) -> list[Figure]:
     """Lists and inspects of ten stopped containers."""
-    made = [node.create(node.ways[DIRECT], f"idle{number}", node.labels) for number in range(10)]
-    kinds = {"list": "/containers/json?all=1", "inspect": f"/containers/{made[0]}/json"}
+    containers = [node.create(node.ways[DIRECT], f"idle{number}", node.labels) for number in range(10)]
+    kinds = {"list": "/containers/json?all=1", "inspect": f"/containers/{containers[0]}/json"}
     times: list[Times] = [defaultdict(Took) for _ in node.ways]
     for turn in range(calls + WARM):
         for kind, path in kinds.items():
             for way in node.turns():
                 node.ways[way].ask("GET", path, took=times[way][kind] if turn >= WARM else None)
-    for container in made:
+    for container in containers:
         node.ways[DIRECT].ask("DELETE", f"/containers/{container}?force=1")
     return [
         figure for kind in kinds for figure in figures(f"docker_passed_{kind}", [way[kind] for way in times], 0.4, 1.0)

@@ -130,10 +130,10 @@ def one_shape(count: int) -> list[Pod]:
 
 
 def mixed(count: int) -> list[Pod]:
-    made = []
+    pods = []
     for i in range(count):
         shape = i % 100
-        made.append(
+        pods.append(
             pod(
                 cpu=f"{100 + 50 * (shape % 20)}m",
                 memory=f"{256 * (1 + shape % 5)}Mi",
@@ -142,7 +142,7 @@ def mixed(count: int) -> list[Pod]:
                 spec={"nodeSelector": {"pool": f"p{shape % 4}"}} if shape % 2 else None,
             )
         )
-    return made
+    return pods
 
 
 def spread(count: int) -> list[Pod]:
@@ -166,13 +166,13 @@ def spread(count: int) -> list[Pod]:
 
 
 def anti(count: int) -> list[Pod]:
-    made = []
+    pods = []
     for i in range(count):
         app = f"anti-{i % 50}"
         term = {"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": "kubernetes.io/hostname"}
         affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-        made.append(pod(cpu="200m", memory="256Mi", labels={"app": app}, spec={"affinity": affinity}))
-    return made
+        pods.append(pod(cpu="200m", memory="256Mi", labels={"app": app}, spec={"affinity": affinity}))
+    return pods
 
 
 def quota_name(number: int) -> str:
@@ -221,11 +221,11 @@ def machine_mix(count: int) -> list[Pod]:
 
 
 def with_claims(count: int) -> list[Pod]:
-    made = []
+    pods = []
     for i in range(count):
         volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": f"claim-{i}"}}]
-        made.append(pod(cpu="500m", memory="512Mi", labels={"app": "db"}, spec={"volumes": volumes}))
-    return made
+        pods.append(pod(cpu="500m", memory="512Mi", labels={"app": "db"}, spec={"volumes": volumes}))
+    return pods
 
 
 def storage(count: int) -> list[object]:

@@ -41,8 +41,8 @@ SELECTOR = {"labelSelector": {"matchLabels": APP}}
 
 
 def spread(*constraints: tuple[str, str, int]) -> Pod:
-    made = [{"topologyKey": k, "whenUnsatisfiable": w, "maxSkew": s, **SELECTOR} for k, w, s in constraints]
-    return pod(labels=APP, spec={"topologySpreadConstraints": made})
+    spreads = [{"topologyKey": k, "whenUnsatisfiable": w, "maxSkew": s, **SELECTOR} for k, w, s in constraints]
+    return pod(labels=APP, spec={"topologySpreadConstraints": spreads})
 
 
 def affine(kind: str, key: str, *, required: bool) -> Pod:
@@ -93,10 +93,10 @@ def cases() -> list[Case]:
 
 
 def cluster(nodes: int) -> Cluster:
-    made = Cluster(*(node(f"n{i}", cpu="64", memory="256Gi", labels={ZONE: f"z{i % 3}"}) for i in range(nodes)))
+    cluster = Cluster(*(node(f"n{i}", cpu="64", memory="256Gi", labels={ZONE: f"z{i % 3}"}) for i in range(nodes)))
     pods = [pod(labels={"app": f"app{i % 50}"}, on=f"n{i * 7 % nodes}") for i in range(2 * nodes)]
-    made.put(*pods, *(pod(labels=APP, on=f"n{i * 11 % nodes}") for i in range(nodes // 10)))
-    return made
+    cluster.put(*pods, *(pod(labels=APP, on=f"n{i * 11 % nodes}") for i in range(nodes // 10)))
+    return cluster
 
 
 def best(call: Callable[[], object], rounds: int = 7, seconds: float = 0.03) -> float:
@@ -116,9 +116,9 @@ def best(call: Callable[[], object], rounds: int = 7, seconds: float = 0.03) -> 
 
 def measure(case: Case, nodes: int) -> list[float | None]:
     """[filter all, filter one, score all, score one, cycle]"""
-    made = cluster(nodes)
-    plugin = case.kind(default_args(case.kind.name), made.handle)
-    info, table = made.info(case.pod), made.table
+    simulated = cluster(nodes)
+    plugin = case.kind(default_args(case.kind.name), simulated.handle)
+    info, table = simulated.info(case.pod), simulated.table
     rows, single_row = np.arange(nodes), np.array([nodes // 2], np.intp)
     state = CycleState()
     skipped = plugin.pre_filter(state, info).status.skipped
@@ -131,8 +131,8 @@ def measure(case: Case, nodes: int) -> list[float | None]:
         best(lambda: plugin.score(state, info, single_row)) if scores else None,
     ]
     if plugin.reads is Reads.CLUSTER:
-        placed = [made.info(case.pod) for _ in range(64)]
-        times.append(best(lambda: _cycle(plugin, made, info, rows, placed)))
+        placed = [simulated.info(case.pod) for _ in range(64)]
+        times.append(best(lambda: _cycle(plugin, simulated, info, rows, placed)))
     else:
         times.append(None)
     return times

@@ -108,14 +108,14 @@ def context(profiles: int) -> ManagerContext:
 
 async def serve(folder: Path, profiles: int, nodes: int, pods: int) -> None:
     """The server process: prints its port and runs until SIGTERM."""
-    made = context(profiles)
-    controller = NodeResourceController(made) if nodes else None
+    manager_context = context(profiles)
+    controller = NodeResourceController(manager_context) if nodes else None
     if controller is not None:
         fill(controller, nodes, pods)
-    reports = [encode(report) for report in made.caches.informer(NodeMetric).list()]
-    server = WebhookServer(folder, host="127.0.0.1", port=0, registry=made.framework)
-    server.register(MutatePod(made))
-    server.register(ValidatePod(made))
+    reports = [encode(report) for report in manager_context.caches.informer(NodeMetric).list()]
+    server = WebhookServer(folder, host="127.0.0.1", port=0, registry=manager_context.framework)
+    server.register(MutatePod(manager_context))
+    server.register(ValidatePod(manager_context))
     await server.start()
     freeze_heap()  # as the process does when its caches are filled
     print(server.port, flush=True)
@@ -125,24 +125,24 @@ async def serve(folder: Path, profiles: int, nodes: int, pods: int) -> None:
     await ended.wait()
     await end_tasks(work)
     await server.stop()
-    await made.client.close()
+    await manager_context.client.close()
 
 
 def fill(controller: NodeResourceController, nodes: int, pods: int) -> None:
     """A cluster in the caches, in which everything is written already."""
-    made = controller.context
+    context = controller.context
     for kind, raw in objects(nodes, pods):
         obj = json_decoder(kind).decode(raw)
-        made.caches.informer(kind)._upsert(obj.metadata.key, obj)
-    made.config._current, _ = configmap.load(configmap.UNREAD, {"colocation-config": '{"enable": true}'})
+        context.caches.informer(kind)._upsert(obj.metadata.key, obj)
+    context.config._current, _ = configmap.load(configmap.UNREAD, {"colocation-config": '{"enable": true}'})
     pretend_written(controller, sorted(controller.table.nodes))
 
 
 async def lead(controller: NodeResourceController, reports: list[bytes]) -> None:
     """A leader's other work: computing all nodes, incoming reports, metrics pages."""
-    made = controller.context
-    metrics = made.caches.informer(NodeMetric)
-    pages = HttpServer("127.0.0.1:0", registries={"/internal-metrics": (made.internal,)}, sliced=True)
+    context = controller.context
+    metrics = context.caches.informer(NodeMetric)
+    pages = HttpServer("127.0.0.1:0", registries={"/internal-metrics": (context.internal,)}, sliced=True)
     await pages.start()
 
     async def hear() -> None:

@@ -168,8 +168,13 @@ class FullNode:
         }
         self.api.patch(f"/api/v1/nodes/{NODE}/status", {"status": status})
         for kind, path in (("NodeSLO", "nodeslos"), ("NodeMetric", "nodemetrics")):
-            made = {"apiVersion": "slo.koordinator.sh/v1alpha1", "kind": kind, "metadata": {"name": NODE}, "spec": {}}
-            self.api.call("POST", f"/apis/slo.koordinator.sh/v1alpha1/{path}", made)
+            document = {
+                "apiVersion": "slo.koordinator.sh/v1alpha1",
+                "kind": kind,
+                "metadata": {"name": NODE},
+                "spec": {},
+            }
+            self.api.call("POST", f"/apis/slo.koordinator.sh/v1alpha1/{path}", document)
 
     def _mkdir(self, path: str, controllers: Sequence[str] = ()) -> None:
         for name, root in self.roots.items():

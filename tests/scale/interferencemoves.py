@@ -48,13 +48,13 @@ class NoEvents:
 class Interference:
     """The noisy and the sensitive pods of a cluster."""
 
-    made: SimulatedCluster
+    simulated: SimulatedCluster
     pressure: dict[str, float] = field(default_factory=dict)
     sensitive: set[str] = field(default_factory=set)
 
     def choose(self) -> None:
-        rng = self.made.rng
-        for key, record in self.made.world.state.pods.items():
+        rng = self.simulated.rng
+        for key, record in self.simulated.world.state.pods.items():
             if rng.random() < NOISY_SHARE:
                 self.pressure[key] = rng.uniform(0.3, 1.5)
             elif record.pod.spec.priority_class_name == "koord-prod" and rng.random() < SENSITIVE_SHARE:
@@ -63,10 +63,10 @@ class Interference:
     def report(self) -> set[str]:
         """Every node reports its delays now; returns the nodes with delayed services."""
         troubled = set()
-        for node in self.made.world.state.nodes.values():
+        for node in self.simulated.world.state.nodes.values():
             load = node.load
             assert load is not None
-            load.updated = self.made.world.clock.now()
+            load.updated = self.simulated.world.clock.now()
             load.delays = self.delays(node)
             if load.delays:
                 troubled.add(node.name)
@@ -86,7 +86,7 @@ class Interference:
         return [Delay(key, "main", "cpu", culprit, share, lost, 0.9) for key in services]
 
     def delayed(self) -> int:
-        return sum(len(self.delays(node)) for node in self.made.world.state.nodes.values())
+        return sum(len(self.delays(node)) for node in self.simulated.world.state.nodes.values())
 
 
 @dataclass(frozen=True)
@@ -104,10 +104,10 @@ class Outcome:
 
 
 def play(nodes: int, seed: int, *, interference: bool) -> Outcome:
-    made = cluster(nodes, 20 * nodes, seed)
-    world = made.world
+    simulated = cluster(nodes, 20 * nodes, seed)
+    world = simulated.world
     world.events = NoEvents()
-    trouble = Interference(made)
+    trouble = Interference(simulated)
     trouble.choose()
     plugins: list[BalancePlugin] = [world.plugin(LowNodeLoad, LOAD_ARGS)]
     if interference:
@@ -125,10 +125,10 @@ def play(nodes: int, seed: int, *, interference: bool) -> Outcome:
         moves.update(record.key for record, _ in evicted)
         for record, _ in evicted:
             left[record.key].add(record.node)
-        made.move(evicted, troubled if interference else ())
+        simulated.move(evicted, troubled if interference else ())
         returned += sum(world.state.pods[record.key].node in left[record.key] for record, _ in evicted)
         asyncio.run(world.clock.advance(PERIOD_S))
-    loads = made.loads()
+    loads = simulated.loads()
     hot = sum(load > HIGH_PERCENT for load in loads)
     return Outcome(before, trouble.delayed(), hot, statistics.pstdev(loads), moves, returned)
 

@@ -61,12 +61,12 @@ class Placed:
 
 def members(gangs: int, size: int) -> list[Pod]:
     """Pods of all gangs, interleaved, as controllers create them."""
-    made = []
+    pods = []
     for member in range(size):
         for gang in range(gangs):
             notes = {P + "name": f"gang-{gang}", P + "min-available": str(size)}
-            made.append(pod(f"gang-{gang}-{member}", cpu="500m", memory="512Mi", annotations=notes))
-    return made
+            pods.append(pod(f"gang-{gang}-{member}", cpu="500m", memory="512Mi", annotations=notes))
+    return pods
 
 
 async def place(nodes: int, gangs: int, size: int, rng: random.Random) -> Placed:

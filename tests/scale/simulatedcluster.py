@@ -153,14 +153,14 @@ class SimulatedCluster:
 
 def cluster(nodes: int, pods: int, seed: int) -> SimulatedCluster:
     """Pods are spread by their number, which is what a scheduler does that knows only equal requests."""
-    made = SimulatedCluster(random.Random(seed))
+    cluster = SimulatedCluster(random.Random(seed))
     for number in range(nodes):
-        made.add_node(f"node-{number:05d}")
-    names = list(made.world.state.nodes)
+        cluster.add_node(f"node-{number:05d}")
+    names = list(cluster.world.state.nodes)
     for number in range(pods):
-        made.add_pod(number, names[number % nodes])
+        cluster.add_pod(number, names[number % nodes])
     for name in names:
-        made.report(name)
-    evictor = made.world.plugin(DefaultEvictor)
-    made.world.proxy.connect([evictor], made.world.evictor)
-    return made
+        cluster.report(name)
+    evictor = cluster.world.plugin(DefaultEvictor)
+    cluster.world.proxy.connect([evictor], cluster.world.evictor)
+    return cluster

@@ -29,8 +29,8 @@ def test_requests_are_due_at_the_requested_rate_and_equal_in_each_run() -> None:
 
 
 def test_a_reading_has_percentiles_and_the_share_of_batch_work() -> None:
-    asked = tuple(Request(0.0, 0.0, 0.0, 0.0, 0.0, float(latency)) for latency in range(1, 101))
-    reading = Reading(asked, seconds=10.0, service_cpu=6.0, batch_cpu=3.0, refaults=0)
+    sent = tuple(Request(0.0, 0.0, 0.0, 0.0, 0.0, float(latency)) for latency in range(1, 101))
+    reading = Reading(sent, seconds=10.0, service_cpu=6.0, batch_cpu=3.0, refaults=0)
     assert (reading.percentile(50), reading.percentile(99), reading.percentile(100)) == (51, 100, 100)
     assert reading.batch_share == pytest.approx(0.75)
     assert percentile([], 99) == 0.0
@@ -67,9 +67,9 @@ def test_a_stop_delays_those_in_flight_and_those_queued_behind_them() -> None:
         return Request(due, due, due, answered, 0.0, answered)
 
     before, during, behind, after = request(0.0, 1.0), request(2.0, 6.0), request(5.5, 7.0), request(7.5, 8.0)
-    asked = [before, during, behind, after]
-    assert spared(asked, [(3.0, 5.0)]) == [before, after]
-    assert spared(asked, []) == asked
+    requests = [before, during, behind, after]
+    assert spared(requests, [(3.0, 5.0)]) == [before, after]
+    assert spared(requests, []) == requests
 
 
 def test_the_machine_stands_still_when_both_cpus_do() -> None:

@@ -32,13 +32,13 @@ def test_verdicts(value: float, budget: float | None, at_least: bool, spread: fl
 def ways(noise: float, added: float) -> list[Took]:
     """Direct, direct again, through a relay that adds nothing, through a proxy that adds `added`; dockerd takes 10."""
     rng = random.Random(1)
-    made = [Took(), Took(), Took(), Took()]
+    durations = [Took(), Took(), Took(), Took()]
     for _ in range(3 * PART):
-        for way, more in zip(made, (0.0, 0.0, 0.0, added), strict=True):
+        for way, more in zip(durations, (0.0, 0.0, 0.0, added), strict=True):
             own = 1.0 + more + rng.random() * noise
             way.beside.append(own)
             way.whole.append(own + 10.0)
-    return made
+    return durations
 
 
 def verdicts(noise: float, added: float) -> dict[str, str]:

@@ -88,10 +88,10 @@ class Asker:
         url = self._bases.get(path, self._own + path)
         body, headers = self._bodies[number % len(self._bodies)], {"Content-Type": "application/json"}
         async with session.post(url, data=body, headers=headers) as answer:
-            got = await answer.read()
+            received = await answer.read()
             if counts:
                 self.times[path].append((time.perf_counter() - due) * 1e3)
             if path == CONTROL:
-                self.failed += got != body
+                self.failed += received != body
             else:
                 self.failed += self._wrong(path, number, (await answer.json())["response"])

@@ -58,7 +58,7 @@ def down(state_dir: Path, *, purge: bool = False, progress: TerminalProgress) ->
         supervisor = Supervisor(state_dir)
         settings = supervisor.state.settings
         recorded = [path for root in layout.kubelet_roots for path in preflight.made_by_kubelet(root)]
-        made = _own_cgroups(recorded, state_dir)  # before the kubelets remove their records
+        own = _own_cgroups(recorded, state_dir)  # before the kubelets remove their records
         for part in reversed(PARTS):
             if (part.runtime or part.second) and not supervisor.running(part.name):
                 continue  # not used, or already gone; its leftovers are removed below
@@ -66,19 +66,19 @@ def down(state_dir: Path, *, purge: bool = False, progress: TerminalProgress) ->
                 orderly = supervisor.stop(part.name, part.stop_seconds)
                 step.done({None: "did not run", True: "stopped", False: "had to be killed"}[orderly])
         with progress.step("leftovers of killed parts") as step:
-            step.done(clean(state_dir, made, settings.bpf_pin_dir if settings is not None else ""))
+            step.done(clean(state_dir, own, settings.bpf_pin_dir if settings is not None else ""))
         if purge:
             with progress.step(f"files in {state_dir}") as step:
                 shutil.rmtree(state_dir)
                 step.done("removed")
-        return leftovers(state_dir, made, settings, purged=purge)
+        return leftovers(state_dir, own, settings, purged=purge)
 
 
-def clean(state_dir: Path, made: list[str], pin_dir: str) -> str:
+def clean(state_dir: Path, groups: list[str], pin_dir: str) -> str:
     """Remove what orderly stops would have removed; returns a description. `pin_dir`: empty for none."""
     done = []
     cleared = containers.clear(state_dir, _tree())
-    if made and remove_cgroups(made):
+    if groups and remove_cgroups(groups):
         done.append("cgroups and their processes")
         for root in Layout(state_dir).kubelet_roots:
             _forget_cgroups(root)
@@ -119,17 +119,17 @@ def _tree() -> CgroupTree | None:
         return None
 
 
-def _own_cgroups(made: list[str], state_dir: Path) -> list[str]:
+def _own_cgroups(paths: list[str], state_dir: Path) -> list[str]:
     """Without groups that another node has taken over since, while this one was dead."""
     tree = _tree()
-    owners = {path: ownermark.read(tree, path) for path in made} if tree is not None else {}
-    return [path for path in made if (owner := owners.get(path)) is None or owner.state_dir == str(state_dir)]
+    owners = {path: ownermark.read(tree, path) for path in paths} if tree is not None else {}
+    return [path for path in paths if (owner := owners.get(path)) is None or owner.state_dir == str(state_dir)]
 
 
-def remove_cgroups(made: list[str]) -> bool:
+def remove_cgroups(groups: list[str]) -> bool:
     """Kill and remove the groups in `made` (parents first); False when none existed."""
     tree = _tree()
-    roots = [path for path in made if tree is not None and tree.exists(path)]
+    roots = [path for path in groups if tree is not None and tree.exists(path)]
     if tree is None or not roots:
         return False
     for path in reversed(roots):
@@ -146,17 +146,17 @@ def remove_cgroups(made: list[str]) -> bool:
 
 def _forget_cgroups(kubelet_root: Path) -> None:
     """Remove the kubelet's record of its cgroups: a group of that name created later is not its own."""
-    tree, made = _tree(), preflight.made_by_kubelet(kubelet_root)
-    if tree is not None and not any(tree.exists(path) for path in made):
+    tree, groups = _tree(), preflight.made_by_kubelet(kubelet_root)
+    if tree is not None and not any(tree.exists(path) for path in groups):
         (kubelet_root / "cgroups.json").unlink(missing_ok=True)
 
 
-def leftovers(state_dir: Path, made: list[str], settings: NodeSettings | None, *, purged: bool) -> Leftovers:
+def leftovers(state_dir: Path, groups: list[str], settings: NodeSettings | None, *, purged: bool) -> Leftovers:
     """Check for everything that may be left."""
     remaining = Leftovers(processes=[process.title for process in processes.marked(state_dir)])
     tree = _tree()
     if tree is not None:
-        remaining.cgroups = [path for path in made if tree.exists(path)]
+        remaining.cgroups = [path for path in groups if tree.exists(path)]
         remaining.processes += [f"pid {pid} in {path}" for path in remaining.cgroups for pid in sorted(tree.pids(path))]
     remaining.mounts = [point for point in _mount_points() if Path(point).is_relative_to(state_dir)]
     if settings is not None and settings.bpf_pin_dir:

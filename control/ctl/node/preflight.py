@@ -39,7 +39,7 @@ class PreflightFacts:
     cgroups_writable: bool = True
     kubepods: tuple[str, ...] = ()
     """Existing kubepods roots, in every driver's naming."""
-    made: frozenset[str] = frozenset()
+    own_groups: frozenset[str] = frozenset()
     """Cgroups that the stand-in kubelet of this state directory has created."""
     others: Mapping[str, CgroupMark] = field(default_factory=dict)
     """Kubepods root -> the other node that owns it, by its mark."""
@@ -59,7 +59,7 @@ def collect_facts(kubelet_root: Path, ports: Mapping[str, int], mount: Path = CG
         cgroups_problem=problem,
         cgroups_writable=tree is not None and all(os.access(root, os.W_OK) for root in tree.roots.values()),
         kubepods=tuple(name for name in kubepods_roots() if tree is not None and tree.exists(name)),
-        made=frozenset(made_by_kubelet(kubelet_root)),
+        own_groups=frozenset(made_by_kubelet(kubelet_root)),
         others=other_nodes(tree, kubelet_root.parent) if tree is not None else {},
         busy_ports={part: port for part, port in ports.items() if port_busy(port)},
     )
@@ -90,7 +90,7 @@ def refuse(facts: PreflightFacts, wanted: Collection[str]) -> None:
                 f"cgroup /{name} exists already: it belongs to the node of {owner.state_dir} (kubelet pid {owner.pid})",
                 f"Take that node down first: koordctl down --state-dir {owner.state_dir}",
             )
-    foreign = [name for name in facts.kubepods if name not in facts.made]
+    foreign = [name for name in facts.kubepods if name not in facts.own_groups]
     if "kubelet" in wanted and foreign:
         raise CtlError(
             f"cgroup /{foreign[0]} exists already: a kubelet runs or has run on this machine",
@@ -122,10 +122,10 @@ def kubepods_roots() -> list[str]:
 def made_by_kubelet(kubelet_root: Path) -> list[str]:
     """The cgroups that the stand-in kubelet has recorded before it created them; parents first."""
     try:
-        made = json.loads((kubelet_root / "cgroups.json").read_bytes()).get("made", [])
+        paths = json.loads((kubelet_root / "cgroups.json").read_bytes()).get("made", [])
     except FileNotFoundError:
         return []
-    return [str(path) for path in made]
+    return [str(path) for path in paths]
 
 
 def port_busy(port: int) -> bool:

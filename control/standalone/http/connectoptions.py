@@ -68,8 +68,8 @@ def connect_target(subresource: str, pod: Json, query: MultiMapping[str]) -> Con
     container = container_of(pod, query.get("container", ""))
     node = node_of(pod)
     streams = CommandStreams(*(flag(query, name) for name in ("stdin", "stdout", "stderr", "tty")))
-    asked = {"input": streams.stdin, "output": streams.stdout, "error": streams.stderr, "tty": streams.tty}
-    parameters = [(name, "1") for name, value in asked.items() if value]
+    flags = {"input": streams.stdin, "output": streams.stdout, "error": streams.stderr, "tty": streams.tty}
+    parameters = [(name, "1") for name, value in flags.items() if value]
     if subresource == "exec":
         parameters += [("command", word) for word in query.getall("command", [])]
     return ConnectTarget(node, f"/{subresource}/{where}/{quote(container)}?{urlencode(parameters)}", streams)

@@ -30,10 +30,10 @@ SETTINGS = NodeSettings("n1", report_interval=30, aggregate_duration=60)
 @pytest.fixture
 async def layout(tmp_path: Path) -> AsyncIterator[Layout]:
     async with ApiServer(tmp_path / "apiserver") as server:
-        made = Layout(tmp_path)
-        assert server.kubeconfig_path == made.admin_kubeconfig
-        await cluster.prepare(made.admin_kubeconfig, SETTINGS, made.agents(SETTINGS), manager=False)
-        yield made
+        layout = Layout(tmp_path)
+        assert server.kubeconfig_path == layout.admin_kubeconfig
+        await cluster.prepare(layout.admin_kubeconfig, SETTINGS, layout.agents(SETTINGS), manager=False)
+        yield layout
 
 
 def client(kubeconfig: Path) -> Client:
@@ -57,15 +57,15 @@ async def test_everything_a_node_needs_is_there(layout: Layout) -> None:
 
 async def test_a_bare_cluster_has_only_the_kubelets_account(tmp_path: Path) -> None:
     async with ApiServer(tmp_path / "apiserver"):
-        made = Layout(tmp_path)
-        agents = made.agents(SETTINGS)
-        await cluster.prepare(made.admin_kubeconfig, msgspec.structs.replace(SETTINGS, bare=True), agents)
+        layout = Layout(tmp_path)
+        agents = layout.agents(SETTINGS)
+        await cluster.prepare(layout.admin_kubeconfig, msgspec.structs.replace(SETTINGS, bare=True), agents)
         assert [agent.kubeconfig.exists() for agent in agents] == [
             agent.account == manifests.KUBELET for agent in agents
         ]
-        async with client(made.kubeconfig(manifests.KUBELET)) as kubelet:
+        async with client(layout.kubeconfig(manifests.KUBELET)) as kubelet:
             await kubelet.list(Node)
-        async with client(made.admin_kubeconfig) as admin:
+        async with client(layout.admin_kubeconfig) as admin:
             definitions = json.loads(await admin.raw("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"))
             assert definitions["items"] == []
             with pytest.raises(NotFound):

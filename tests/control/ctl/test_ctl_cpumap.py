@@ -13,16 +13,16 @@ from koordlet.api.pages.nodecpus import NodeCPUPage
 from tests.control.scheduler.plugins.numaworld import NumaWorld, lsr, world
 
 
-def drawn(made: NumaWorld) -> list[str]:
-    return [line.plain for line in cpu_page(convert(made.page("n0"), NodeCPUPage))]
+def drawn(world: NumaWorld) -> list[str]:
+    return [line.plain for line in cpu_page(convert(world.page("n0"), NodeCPUPage))]
 
 
 def test_cores_and_who_holds_them() -> None:
-    made = world((2, 1, 4, 2), memory="32Gi", reserved="0-1")
-    made.run(lsr("2", name="a", spec={"preferredCPUExclusivePolicy": "PCPULevel"}))
-    made.run(lsr("4", name="b", memory="8Gi", numa={"numaTopologyPolicy": "SingleNUMANode"}))
-    made.run(lsr("2", name="c", spec={"requiredCPUBindPolicy": "SpreadByPCPUs"}))
-    assert drawn(made) == [
+    scene = world((2, 1, 4, 2), memory="32Gi", reserved="0-1")
+    scene.run(lsr("2", name="a", spec={"preferredCPUExclusivePolicy": "PCPULevel"}))
+    scene.run(lsr("4", name="b", memory="8Gi", numa={"numaTopologyPolicy": "SingleNUMANode"}))
+    scene.run(lsr("2", name="c", spec={"requiredCPUBindPolicy": "SpreadByPCPUs"}))
+    assert drawn(scene) == [
         "",
         "CPUs: 16, 6 free, 2 reserved",
         "  NUMA node 0, socket 0: cpu 2 of 6 left, memory 24Gi of 32Gi left",
@@ -45,10 +45,10 @@ def test_policies_are_named() -> None:
 
 
 def test_more_pods_than_letters() -> None:
-    made = world((1, 1, 64, 1))
+    scene = world((1, 1, 64, 1))
     for _ in range(54):
-        made.run(lsr("1", memory="1Mi"))
-    lines = drawn(made)
+        scene.run(lsr("1", memory="1Mi"))
+    lines = drawn(scene)
     assert [line[:6] for line in lines[3:7]] == ["    A ", "    Q ", "    g ", "    w "]
     assert "  *  2 more pods: 52-53" in lines
 

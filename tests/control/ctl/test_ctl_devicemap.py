@@ -12,16 +12,16 @@ from koordlet.api.pages.nodedevices import NodeDevicePage
 from tests.control.scheduler.plugins.deviceworld import DeviceWorld, equipped, gpu, machine, rdma, with_devices
 
 
-def drawn(made: DeviceWorld) -> list[str]:
-    return [line.plain for line in device_page(convert(made.plugin.page("n0"), NodeDevicePage))]
+def drawn(world: DeviceWorld) -> list[str]:
+    return [line.plain for line in device_page(convert(world.plugin.page("n0"), NodeDevicePage))]
 
 
 def test_devices_by_switch_and_who_holds_them() -> None:
-    made = equipped(machine())
+    world = equipped(machine())
     requests = {"nvidia.com/gpu": "3", "koordinator.sh/rdma": "10"}
-    made.run(with_devices(requests, name="train", joint={"deviceTypes": ["gpu", "rdma"]}))
-    made.run(with_devices({"koordinator.sh/gpu": "30"}, name="serve"))
-    assert drawn(made) == [
+    world.run(with_devices(requests, name="train", joint={"deviceTypes": ["gpu", "rdma"]}))
+    world.run(with_devices({"koordinator.sh/gpu": "30"}, name="serve"))
+    assert drawn(world) == [
         "",
         "Devices: gpu 8, 4 free; rdma 4, 2 free",
         "  NUMA node 0",
@@ -36,8 +36,8 @@ def test_devices_by_switch_and_who_holds_them() -> None:
 
 
 def test_failed_and_unplaced_devices() -> None:
-    made = equipped([gpu(0, health=False), gpu(1, topology=None), rdma(1, -1, "")])
-    assert drawn(made) == [
+    world = equipped([gpu(0, health=False), gpu(1, topology=None), rdma(1, -1, "")])
+    assert drawn(world) == [
         "",
         "Devices: gpu 2, 1 free; rdma 1, 1 free",
         "  unknown NUMA node",
@@ -48,10 +48,10 @@ def test_failed_and_unplaced_devices() -> None:
 
 
 def test_more_pods_than_letters() -> None:
-    made = equipped([rdma(1)])
+    world = equipped([rdma(1)])
     for _ in range(len(LETTERS) + 2):
-        made.run(with_devices({"koordinator.sh/rdma": "1"}, cpu="1m", memory="1Mi"))
-    lines = drawn(made)
+        world.run(with_devices({"koordinator.sh/rdma": "1"}, cpu="1m", memory="1Mi"))
+    lines = drawn(world)
     assert "  *  2 more pods" in lines
     assert f"rdma 1 {LETTERS}* 46% left" in lines[3]
 

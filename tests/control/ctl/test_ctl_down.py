@@ -29,11 +29,11 @@ def pins(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def supervisor(tmp_path: Path, pins: Path) -> Iterator[Supervisor]:
-    made = Supervisor(tmp_path / "state")
-    made.state_dir.mkdir()
-    made.settle(NodeSettings("n", bpf_pin_dir=str(pins)))
-    yield made
-    made._reap()
+    supervisor = Supervisor(tmp_path / "state")
+    supervisor.state_dir.mkdir()
+    supervisor.settle(NodeSettings("n", bpf_pin_dir=str(pins)))
+    yield supervisor
+    supervisor._reap()
 
 
 def test_down_without_a_node_does_nothing(tmp_path: Path, progress: TerminalProgress) -> None:
@@ -96,18 +96,18 @@ def test_cgroups_of_a_killed_kubelet_are_removed_with_their_processes(
     tree = downs._tree()
     assert tree is not None, "no cgroups here"
     top = f"koordctl-test-{os.getpid()}"
-    made = [top, f"{top}/burstable"]
+    groups = [top, f"{top}/burstable"]
     kubelet = supervisor.state_dir / "kubelet"
     kubelet.mkdir()
-    (kubelet / "cgroups.json").write_text(f'{{"made": ["{made[0]}", "{made[1]}"]}}')
+    (kubelet / "cgroups.json").write_text(f'{{"made": ["{groups[0]}", "{groups[1]}"]}}')
     try:
-        tree.create(f"{made[1]}/podx")
+        tree.create(f"{groups[1]}/podx")
         inside = supervisor.start("a container", ("sleep", "301"))
-        for procs in tree.procs_files(f"{made[1]}/podx"):
+        for procs in tree.procs_files(f"{groups[1]}/podx"):
             Path(procs).write_text(str(inside.pid))
         assert not down(supervisor.state_dir, progress=progress)
         assert not tree.exists(top)
         assert not processid.alive(inside)
         assert not (kubelet / "cgroups.json").exists()
     finally:
-        downs.remove_cgroups(made)
+        downs.remove_cgroups(groups)

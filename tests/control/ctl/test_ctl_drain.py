@@ -152,9 +152,9 @@ async def test_a_drain_without_a_descheduler(tmp_path: Path, monkeypatch: pytest
         await again.begin()
         assert (again.name, again.is_new) == (drain.name, False)
         # "no" does not end a drain that was there before, and one that runs is not asked about
-        asked: list[str] = []
+        questions: list[str] = []
         monkeypatch.setattr(draining, "UNDO_S", 0.1)
-        monkeypatch.setattr(draincommands, "_is_confirmed", asked.append)
+        monkeypatch.setattr(draincommands, "_is_confirmed", questions.append)
         view = draincommands.DrainView(draincommands.TABLE)
         assert not await draincommands._move(again, await again.plan(), view, yes=False, timeout_s=1)
         assert (await admin.get(DrainNode, drain.name)).spec.confirm_state == "WaitForConfirm"
@@ -164,7 +164,7 @@ async def test_a_drain_without_a_descheduler(tmp_path: Path, monkeypatch: pytest
         with pytest.raises(CtlError, match="no koord-descheduler"):
             await draincommands._move(follower, await follower.plan(), view, yes=False, timeout_s=1)
         assert (await admin.get(DrainNode, drain.name)).spec.confirm_state == "Confirmed"
-        assert asked == ["n1"]
+        assert questions == ["n1"]
 
 
 @pytest.mark.parametrize(

@@ -74,24 +74,24 @@ class Node:
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
     """With containers in its own containerd behind the runtime proxy: it has all parts."""
-    made = Node(tmp_path / "node", "containerd")
-    yield made
-    made.ctl("down", "--purge")
+    node = Node(tmp_path / "node", "containerd")
+    yield node
+    node.ctl("down", "--purge")
 
 
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[Node]:
-    made = Node(tmp_path / "other", "containerd")
-    yield made
-    made.ctl("down", "--purge")
+    node = Node(tmp_path / "other", "containerd")
+    yield node
+    node.ctl("down", "--purge")
 
 
 @pytest.fixture
 def plain(tmp_path: Path) -> Iterator[Node]:
     """With pods as plain processes."""
-    made = Node(tmp_path / "plain", "process")
-    yield made
-    made.ctl("down", "--purge")
+    node = Node(tmp_path / "plain", "process")
+    yield node
+    node.ctl("down", "--purge")
 
 
 def test_a_node_survives_the_death_of_each_part_and_leaves_nothing(node: Node, other: Node, tmp_path: Path) -> None:

@@ -42,10 +42,10 @@ def v1(root: Path, leaf: str) -> PodFiles:
     ],
 )
 def test_v1_pods_of_both_drivers(tmp_path: Path, leaf: str) -> None:
-    made = v1(tmp_path, leaf)
-    assert kernelfiles.find_pod(UID, tmp_path) == made
-    assert kernelfiles.pod_cpu_seconds(made) == 2.5
-    assert kernelfiles.pod_memory(made) == 123
+    directory = v1(tmp_path, leaf)
+    assert kernelfiles.find_pod(UID, tmp_path) == directory
+    assert kernelfiles.pod_cpu_seconds(directory) == 2.5
+    assert kernelfiles.pod_memory(directory) == 123
 
 
 def test_v2_pod(tmp_path: Path) -> None:

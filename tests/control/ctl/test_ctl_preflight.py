@@ -34,13 +34,13 @@ OTHER = {"kubepods": CgroupMark(7, 1, 1, "boot", "/other/node")}
             "koordctl top",
         ),
         (
-            PreflightFacts(uid=0, kubepods=("kubepods.slice",), made=frozenset({"kubepods"})),
+            PreflightFacts(uid=0, kubepods=("kubepods.slice",), own_groups=frozenset({"kubepods"})),
             "/kubepods.slice exists",
             "down",
         ),
         (
             PreflightFacts(
-                uid=0, kubepods=("kubepods",), made=frozenset({"kubepods"}), others=OTHER
+                uid=0, kubepods=("kubepods",), own_groups=frozenset({"kubepods"}), others=OTHER
             ),  # formerly this node's, reclaimed
             "cgroup /kubepods exists already: it belongs to the node of /other/node (kubelet pid 7)",
             "koordctl down --state-dir /other/node",
@@ -61,7 +61,7 @@ def test_refusals(facts: PreflightFacts, message: str, hint: str) -> None:
     [
         (GOOD, ALL),
         (PreflightFacts(uid=1000), {"apiserver"}),
-        (PreflightFacts(uid=0, kubepods=("kubepods",), made=frozenset({"kubepods"})), ALL),
+        (PreflightFacts(uid=0, kubepods=("kubepods",), own_groups=frozenset({"kubepods"})), ALL),
         (PreflightFacts(uid=0, kubepods=("kubepods",), others=OTHER), {"apiserver", "koordlet"}),
         (PreflightFacts(uid=0, cgroups_problem="none", cgroups_writable=False), {"apiserver"}),
     ],

@@ -33,13 +33,13 @@ DEAF = (
 
 @pytest.fixture
 def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
-    made = Supervisor(tmp_path)
-    yield made
+    supervisor = Supervisor(tmp_path)
+    yield supervisor
     for process in processes.marked(tmp_path):
         processes.send(process.id, signal.SIGKILL)
         processes.wait_gone(process.id, PATIENCE)
-    made.running("")  # reaps
-    for child in list(made._children.values()):
+    supervisor.running("")  # reaps
+    for child in list(supervisor._children.values()):
         child.wait()
 
 

@@ -79,13 +79,13 @@ def allowed(args: dict[str, Any], objects: FixedObjects | None = None) -> set[st
 
 def pods(world: World) -> dict[str, PodRecord]:
     world.node("n1")
-    made = {}
+    pods = {}
     for name, more in PODS.items():
         annotations = more.get("annotations", {})
         metadata = {"name": name, "namespace": "default", "annotations": annotations, **more.get("metadata", {})}
         rest = {key: value for key, value in more.items() if key not in ("metadata", "annotations")}
-        made[name] = world.pod(name, on="n1", metadata=metadata, **rest)
-    return made
+        pods[name] = world.pod(name, on="n1", metadata=metadata, **rest)
+    return pods
 
 
 DEFAULT = {"plain", "important", "claim", "device", "forced", "reluctant"}

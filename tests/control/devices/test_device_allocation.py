@@ -219,9 +219,9 @@ def test_numa_nodes_restrict_the_choice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("free", "asked", "least", "most"), [(100, 50, 50, 50), (50, 30, 20, 80), (0, 0, 0, 100), (200, 0, 100, 0)]
+    ("free", "requested", "least", "most"), [(100, 50, 50, 50), (50, 30, 20, 80), (0, 0, 0, 100), (200, 0, 100, 0)]
 )
-def test_scores_of_a_device(free: int, asked: int, least: int, most: int) -> None:
+def test_scores_of_a_device(free: int, requested: int, least: int, most: int) -> None:
     ratio = names.RESOURCE_GPU_MEMORY_RATIO
-    assert LEAST.rate({ratio: asked}, {ratio: 100}, {ratio: free}) == least
-    assert MOST.rate({ratio: asked}, {ratio: 100}, {ratio: free}) == most
+    assert LEAST.rate({ratio: requested}, {ratio: 100}, {ratio: free}) == least
+    assert MOST.rate({ratio: requested}, {ratio: 100}, {ratio: free}) == most

@@ -97,10 +97,10 @@ def test_memory_and_ratio_complete_each_other(
 def test_joint_types_are_those_that_the_pod_requests() -> None:
     requests = {"nvidia.com/gpu": "1", RDMA: "1", FPGA: "1"}
     joint = {"deviceTypes": ["npu", "rdma", "gpu", "rdma"], "requiredScope": "SamePCIe"}
-    made = need(requests, joint=joint)
-    assert (made.joint, made.same_pcie) == (("rdma", "gpu"), True)
-    made = need(requests, joint=joint, hint={"rdma": {"allocateStrategy": "ApplyForAll"}})
-    assert made.joint == ("gpu",)
+    request = need(requests, joint=joint)
+    assert (request.joint, request.same_pcie) == (("rdma", "gpu"), True)
+    request = need(requests, joint=joint, hint={"rdma": {"allocateStrategy": "ApplyForAll"}})
+    assert request.joint == ("gpu",)
     assert need({"nvidia.com/gpu": "1"}, joint=joint).joint == ()
 
 

@@ -13,8 +13,8 @@ from tests.control.scheduler.plugins.deviceworld import gpu, rdma
 
 
 def test_an_unhealthy_device_has_no_amounts() -> None:
-    made = inventory(gpu(0), gpu(1, health=False))
-    assert [bool(unit.total) for unit in made.units["gpu"].values()] == [True, False]
+    devices = inventory(gpu(0), gpu(1, health=False))
+    assert [bool(unit.total) for unit in devices.units["gpu"].values()] == [True, False]
 
 
 def test_devices_are_ordered_by_minor_and_equal_layouts_ignore_ids() -> None:
@@ -38,9 +38,9 @@ def test_devices_are_ordered_by_minor_and_equal_layouts_ignore_ids() -> None:
     ],
 )
 def test_malformed_devices_are_named_and_the_rest_is_kept(devices: list[Any], error: str) -> None:
-    made = inventory(*devices)
-    assert len(made.errors) == 1 and error in made.errors[0]
-    assert sum(len(units) for units in made.units.values()) == len(devices) - 1
+    found_devices = inventory(*devices)
+    assert len(found_devices.errors) == 1 and error in found_devices.errors[0]
+    assert sum(len(units) for units in found_devices.units.values()) == len(devices) - 1
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ def test_malformed_devices_are_named_and_the_rest_is_kept(devices: list[Any], er
     ],
 )
 def test_a_malformed_partition_table_counts_as_none(table: str, error: str) -> None:
-    made = inventory(annotations={names.ANNOTATION_GPU_PARTITIONS: table})
-    assert made.partitions is None
-    assert len(made.errors) == 1 and error in made.errors[0]
+    devices = inventory(annotations={names.ANNOTATION_GPU_PARTITIONS: table})
+    assert devices.partitions is None
+    assert len(devices.errors) == 1 and error in devices.errors[0]
 
 
 def test_a_device_object_that_is_gone_leaves_devices_without_amounts() -> None:

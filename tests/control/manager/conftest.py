@@ -216,10 +216,10 @@ async def manager(cluster: Cluster) -> AsyncIterator[Callable[..., Awaitable[Run
             """`registered`: also wait until the only replica has registered its webhooks."""
             options = read(ManagerOptions, [*FLAGS, *flags])
             replica = Manager(options, cluster.environ(name, **environ), config=await cluster.account())
-            made = Running(replica, alone=registered and all(other.task.done() for other in started))
-            started.append(made)
-            stack.push_async_callback(_stopped, made)
-            return await made.ready() if wait else made
+            process = Running(replica, alone=registered and all(other.task.done() for other in started))
+            started.append(process)
+            stack.push_async_callback(_stopped, process)
+            return await process.ready() if wait else process
 
         yield start
 

@@ -26,7 +26,7 @@ DAY = timedelta(days=1)
 
 
 @pytest.fixture(scope="module")
-def made() -> Certificates:
+def certificates() -> Certificates:
     return make(NAME, NOW)
 
 
@@ -35,9 +35,10 @@ def other() -> Certificates:
     return make(NAME, NOW)
 
 
-def test_certificates_have_koordinators_properties(made: Certificates) -> None:
-    ca, cert = x509.load_pem_x509_certificate(made.ca_cert), x509.load_pem_x509_certificate(made.cert)
-    assert made.key.startswith(b"-----BEGIN RSA PRIVATE KEY-----") and made.ca_key.startswith(b"-----BEGIN RSA")
+def test_certificates_have_koordinators_properties(certificates: Certificates) -> None:
+    ca, cert = x509.load_pem_x509_certificate(certificates.ca_cert), x509.load_pem_x509_certificate(certificates.cert)
+    assert certificates.key.startswith(b"-----BEGIN RSA PRIVATE KEY-----")
+    assert certificates.ca_key.startswith(b"-----BEGIN RSA")
     assert ca.subject.rfc4514_string() == "CN=webhook-cert-ca"
     assert cert.subject.rfc4514_string() == f"CN={NAME}"
     names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -45,7 +46,7 @@ def test_certificates_have_koordinators_properties(made: Certificates) -> None:
     assert cert.not_valid_before_utc == ca.not_valid_before_utc
     assert ca.not_valid_after_utc == cert.not_valid_after_utc == NOW + YEARS_10
     assert 0 < cert.serial_number < 2**63
-    assert problem(made, NAME, NOW) is None
+    assert problem(certificates, NAME, NOW) is None
 
 
 def test_an_ip_address_is_an_ip_address_in_the_certificate() -> None:
@@ -65,8 +66,8 @@ AGES = {
 
 
 @pytest.mark.parametrize(("age", "message"), AGES.values(), ids=AGES)
-def test_validity_periods(made: Certificates, age: timedelta, message: str | None) -> None:
-    reason = problem(made, NAME, NOW + age)
+def test_validity_periods(certificates: Certificates, age: timedelta, message: str | None) -> None:
+    reason = problem(certificates, NAME, NOW + age)
     assert reason is None if message is None else reason is not None and reason.startswith(message)
 
 
@@ -78,39 +79,39 @@ def test_validity_periods(made: Certificates, age: timedelta, message: str | Non
         ("cert", "key.pem does not match cert.pem"),
     ],
 )
-def test_parts_that_do_not_match(made: Certificates, other: Certificates, part: str, message: str) -> None:
-    assert problem(replace(made, **{part: getattr(other, part)}), NAME, NOW) == message
+def test_parts_that_do_not_match(certificates: Certificates, other: Certificates, part: str, message: str) -> None:
+    assert problem(replace(certificates, **{part: getattr(other, part)}), NAME, NOW) == message
 
 
 @pytest.mark.parametrize("part", ["key", "cert", "ca_cert"])
-def test_malformed_parts_are_named(made: Certificates, part: str) -> None:
+def test_malformed_parts_are_named(certificates: Certificates, part: str) -> None:
     changes: dict[str, Any] = {part: b"-----BEGIN"}
-    assert "is not a PEM" in str(problem(replace(made, **changes), NAME, NOW))
+    assert "is not a PEM" in str(problem(replace(certificates, **changes), NAME, NOW))
 
 
-def test_a_valid_ca_is_kept_and_a_replaced_one_is_trusted_temporarily(made: Certificates) -> None:
+def test_a_valid_ca_is_kept_and_a_replaced_one_is_trusted_temporarily(certificates: Certificates) -> None:
     soon = NOW + YEARS_10 - 400 * DAY
-    kept = make(NAME, soon, made)
-    assert kept.ca_cert == made.ca_cert and kept.cert != made.cert and not kept.previous_ca
+    kept = make(NAME, soon, certificates)
+    assert kept.ca_cert == certificates.ca_cert and kept.cert != certificates.cert and not kept.previous_ca
     late = NOW + YEARS_10 - 300 * DAY
-    new = make(NAME, late, made)
-    assert new.ca_cert != made.ca_cert and new.previous_ca == made.ca_cert
-    assert made.ca_cert.strip() in new.bundle and new.ca_cert.strip() in new.bundle
+    new = make(NAME, late, certificates)
+    assert new.ca_cert != certificates.ca_cert and new.previous_ca == certificates.ca_cert
+    assert certificates.ca_cert.strip() in new.bundle and new.ca_cert.strip() in new.bundle
     assert new.without_expired_ca(late.timestamp() + PREVIOUS_CA_TTL_S - 1) == new
     assert not new.without_expired_ca(late.timestamp() + PREVIOUS_CA_TTL_S + 1).previous_ca
     assert Certificates.of(new.data()) == new
 
 
 def test_the_directory_is_replaced_atomically_and_is_private(
-    made: Certificates, other: Certificates, tmp_path: Path
+    certificates: Certificates, other: Certificates, tmp_path: Path
 ) -> None:
     store = FileStore(tmp_path / "certs")
     assert store.current() is None
     store.directory.mkdir()
     store.directory.chmod(0o777)  # as an emptyDir is: of root, and the process may not change its mode
     (store.directory / "tls.crt").write_text("a plain file of old")
-    store.replace(made)
-    assert store.current() == made
+    store.replace(certificates)
+    assert store.current() == certificates
     assert stat.S_IMODE(store.directory.stat().st_mode) == 0o777
     assert stat.S_IMODE((store.directory / "tls.key").resolve().parent.stat().st_mode) == 0o700
     for name in FILES:
@@ -119,8 +120,8 @@ def test_the_directory_is_replaced_atomically_and_is_private(
     ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
         store.directory / "tls.crt", store.directory / "tls.key"
     )
-    store.replace(other.after(made.ca_cert, 7.0))
-    assert store.current() == other.after(made.ca_cert, 7.0)
+    store.replace(other.after(certificates.ca_cert, 7.0))
+    assert store.current() == other.after(certificates.ca_cert, 7.0)
     store.replace(other)
     assert store.current() == other
     assert len(list(store.directory.glob("..certs-*"))) == 1

@@ -47,8 +47,8 @@ async def install(server: ApiServer, home: Path) -> str:
 async def test_manifests_can_be_applied_repeatedly(tmp_path: Path) -> None:
     async with ApiServer(tmp_path / "api") as server:
         first = await install(server, tmp_path)
-        for made in ("deployment.apps/koord-manager", "service/koordinator-webhook-service"):
-            assert f"{made} created" in first
+        for name in ("deployment.apps/koord-manager", "service/koordinator-webhook-service"):
+            assert f"{name} created" in first
         async with Client(ClientConfig.load(server.kubeconfig_path)) as admin:
             path = "/apis/apps/v1/namespaces/koordinator-system/deployments/koord-manager"
             spec = json.loads(await admin.raw("GET", path))["spec"]
@@ -78,8 +78,8 @@ async def test_registered_webhooks_stay_when_the_manifests_are_applied_again(tmp
             WebhookEnv(), 9876, ("/mutate-pod", "/validate-pod"), server.pki.ca_file.read_bytes()
         )
         paths = [
-            f"/apis/admissionregistration.k8s.io/v1/{resource.plural}/{made['metadata']['name']}"
-            for made, resource in zip(manifests.webhooks(), (MUTATING, VALIDATING), strict=True)
+            f"/apis/admissionregistration.k8s.io/v1/{resource.plural}/{document['metadata']['name']}"
+            for document, resource in zip(manifests.webhooks(), (MUTATING, VALIDATING), strict=True)
         ]
         registered = []
         for path, resource in zip(paths, (MUTATING, VALIDATING), strict=True):

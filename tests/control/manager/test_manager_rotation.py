@@ -143,12 +143,12 @@ async def test_without_a_server_the_failure_policy_decides(cluster: Any, manager
     await until(lambda: cluster.get("/api/v1/namespaces/default/serviceaccounts/default"))
     assert await running.stop() == 0
     await cluster.nodes("n1")  # its webhooks are ignored
-    made = cluster.admin.raw("POST", "/api/v1/namespaces/default/pods", body=POD)
+    created = cluster.admin.raw("POST", "/api/v1/namespaces/default/pods", body=POD)
     if policy == "Ignore":
-        await made
+        await created
     else:
         with pytest.raises(KubeError, match=r"failed calling webhook \"mpod-create.koordinator.sh\""):
-            await made
+            await created
     # The webhook is not called for pods that must start without the manager.
     for namespace in ("koordinator-system", "kube-system"):
         await until(lambda namespace=namespace: cluster.get(f"/api/v1/namespaces/{namespace}/serviceaccounts/default"))

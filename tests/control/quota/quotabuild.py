@@ -41,10 +41,10 @@ def _amounts(value: Mapping[str, int] | int) -> Amounts:
 
 def forest(total: Mapping[str, int] | int, infos: Iterable[QuotaInfo], rules: ForestRules | None = None) -> QuotaForest:
     amounts = _amounts(total)
-    made = QuotaForest(rules, lambda: amounts)
+    quotas = QuotaForest(rules, lambda: amounts)
     for info in infos:
-        made.put(info)
-    return made
+        quotas.put(info)
+    return quotas
 
 
 def guaranteeing() -> ForestRules:
@@ -63,22 +63,22 @@ def pod(
 
 
 def submit(
-    made: QuotaForest, label: str, request: Mapping[str, int] | int, *, assigned: bool = False, **more: object
+    quotas: QuotaForest, label: str, request: Mapping[str, int] | int, *, assigned: bool = False, **more: object
 ) -> str:
     submitted = pod(label, request, **more)  # type: ignore[arg-type]
-    made.set_pod(submitted)
-    made.assign(submitted.uid, assigned)
+    quotas.set_pod(submitted)
+    quotas.assign(submitted.uid, assigned)
     return submitted.uid
 
 
-def runtime(made: QuotaForest, name: str, resource: str = "memory") -> int:
-    figures = made.get(name)
+def runtime(quotas: QuotaForest, name: str, resource: str = "memory") -> int:
+    figures = quotas.get(name)
     assert figures is not None
-    return made.tree(figures).runtime(figures, resource)
+    return quotas.tree(figures).runtime(figures, resource)
 
 
-def figure(made: QuotaForest, name: str, field: str, resource: str = "memory") -> int:
-    figures = made.get(name)
+def figure(forest: QuotaForest, name: str, field: str, resource: str = "memory") -> int:
+    figures = forest.get(name)
     assert figures is not None
     amounts: Amounts = getattr(figures, field)
     return amounts.get(resource, 0)

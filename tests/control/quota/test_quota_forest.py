@@ -24,16 +24,21 @@ from tests.control.scheduler.plain.quotas import PlainQuota, PlainQuotaPod, Plai
 
 
 def refused(
-    made: QuotaForest, name: str, request: dict[str, int], *, check_parents: bool = False, non_preemptible: bool = False
+    quotas: QuotaForest,
+    name: str,
+    request: dict[str, int],
+    *,
+    check_parents: bool = False,
+    non_preemptible: bool = False,
 ) -> str:
-    figures = made.get(name)
+    figures = quotas.get(name)
     assert figures is not None
     rules = AdmissionRules(check_parents=check_parents)
-    return refusal(made.tree(figures), figures, request, rules, non_preemptible=non_preemptible)
+    return refusal(quotas.tree(figures), figures, request, rules, non_preemptible=non_preemptible)
 
 
 def test_requests_are_capped_on_the_way_up() -> None:
-    made = forest(
+    quotas = forest(
         1000,
         [
             quota("test1", min=80, max=96, is_parent=True),
@@ -43,13 +48,13 @@ def test_requests_are_capped_on_the_way_up() -> None:
     )
     seen = []
     for more in (10, 15, 30):
-        submit(made, "a1", more)
-        seen.append([figure(made, name, "request") for name in ("a1", "a", "test1")] + [runtime(made, "a1")])
+        submit(quotas, "a1", more)
+        seen.append([figure(quotas, name, "request") for name in ("a1", "a", "test1")] + [runtime(quotas, "a1")])
     assert seen == [[10, 10, 10, 10], [25, 25, 25, 25], [55, 30, 30, 30]]
 
 
 def test_quotas_that_lend_nothing_request_their_min() -> None:
-    made = forest(
+    quotas = forest(
         100,
         [
             quota("p", min=60, is_parent=True, allow_lent=False),
@@ -57,13 +62,13 @@ def test_quotas_that_lend_nothing_request_their_min() -> None:
             quota("c2", "p", min=20, allow_lent=False),
         ],
     )
-    assert [figure(made, name, "request") for name in ("p", "c1", "c2")] == [60, 20, 20]
-    submit(made, "c1", 60)
-    assert [figure(made, name, "request") for name in ("p", "c1", "c2")] == [80, 60, 20]
+    assert [figure(quotas, name, "request") for name in ("p", "c1", "c2")] == [60, 20, 20]
+    submit(quotas, "c1", 60)
+    assert [figure(quotas, name, "request") for name in ("p", "c1", "c2")] == [80, 60, 20]
 
 
 def test_two_levels_share_what_the_upper_one_gets() -> None:
-    made = forest(
+    quotas = forest(
         90,
         [
             quota("P", min=40, weight=60, is_parent=True),
@@ -72,12 +77,12 @@ def test_two_levels_share_what_the_upper_one_gets() -> None:
             quota("p2", "P", min=10, weight=20),
         ],
     )
-    submit(made, "p1", 40)
-    submit(made, "p2", 20)
-    submit(made, "Q", 50)
-    assert (runtime(made, "P"), runtime(made, "Q")) == (52, 38)
-    submit(made, "p2", 10)  # the requests below P are 40 and 30 now
-    assert (runtime(made, "P"), runtime(made, "p1"), runtime(made, "p2")) == (52, 31, 21)
+    submit(quotas, "p1", 40)
+    submit(quotas, "p2", 20)
+    submit(quotas, "Q", 50)
+    assert (runtime(quotas, "P"), runtime(quotas, "Q")) == (52, 38)
+    submit(quotas, "p2", 10)  # the requests below P are 40 and 30 now
+    assert (runtime(quotas, "P"), runtime(quotas, "p1"), runtime(quotas, "p2")) == (52, 31, 21)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +96,7 @@ def test_two_levels_share_what_the_upper_one_gets() -> None:
 )
 def test_minima_are_scaled_where_the_parent_has_less(total: int, scale: bool, expected: list[int]) -> None:
     cpu = {"cpu": 100_000}
-    made = forest(
+    quotas = forest(
         {"cpu": total * 1000},
         [
             quota("P", min={"cpu": 300_000}, max={"cpu": 600_000}, is_parent=True),
@@ -100,13 +105,13 @@ def test_minima_are_scaled_where_the_parent_has_less(total: int, scale: bool, ex
         ForestRules(RuntimeRules(scale_min=scale)),
     )
     for name in "abc":
-        submit(made, name, {"cpu": 200_000})
-    seen = [runtime(made, name, "cpu") for name in "Pabc"]
+        submit(quotas, name, {"cpu": 200_000})
+    seen = [runtime(quotas, name, "cpu") for name in "Pabc"]
     assert [seen[0] // 1000, *seen[1:]] == expected
 
 
 def test_what_is_used_is_guaranteed() -> None:
-    made = forest(
+    quotas = forest(
         50,
         [
             quota("q1", min=20, is_parent=True),
@@ -117,9 +122,9 @@ def test_what_is_used_is_guaranteed() -> None:
     )
     seen = []
     for more in (0, 5, 10, 10):
-        submit(made, "q2", more, assigned=True)
+        submit(quotas, "q2", more, assigned=True)
         seen.append(
-            tuple(f"{figure(made, name, 'allocated')}/{figure(made, name, 'guaranteed')}" for name in ("q2", "q1"))
+            tuple(f"{figure(quotas, name, 'allocated')}/{figure(quotas, name, 'guaranteed')}" for name in ("q2", "q1"))
         )
     assert seen == [("0/10", "15/20"), ("5/10", "15/20"), ("15/15", "20/20"), ("25/25", "30/30")]
 
@@ -137,32 +142,32 @@ def test_trees_take_their_total_from_the_default_tree() -> None:
         body = {"metadata": {"name": "troot", "labels": labels, "annotations": annotations}}
         return QuotaInfo.of(wire.convert(body, ElasticQuota))
 
-    made = QuotaForest(ForestRules(multiple_trees=True), lambda: total)
+    quotas = QuotaForest(ForestRules(multiple_trees=True), lambda: total)
 
     def default() -> int:
-        return made.trees()[""].shared("cpu")
+        return quotas.trees()[""].shared("cpu")
 
-    made.put(root("80"))
-    assert (default(), made.trees()["T"].shared("cpu")) == (120_000, 80_000)
-    made.put(root("100"))
+    quotas.put(root("80"))
+    assert (default(), quotas.trees()["T"].shared("cpu")) == (120_000, 80_000)
+    quotas.put(root("100"))
     assert default() == 100_000
-    made.put(root("100", ignore="true"))
+    quotas.put(root("100", ignore="true"))
     assert default() == 200_000
-    made.put(root("100"))
-    made.remove("troot")
+    quotas.put(root("100"))
+    quotas.remove("troot")
     assert default() == 200_000
-    assert set(made.trees()) == {""}
+    assert set(quotas.trees()) == {""}
 
 
 def test_a_quota_stays_in_its_tree_and_is_ignored_by_parents_of_others() -> None:
-    made = QuotaForest(ForestRules(multiple_trees=True), lambda: {"memory": 10})
-    made.put(quota("a", tree="T"))
-    made.put(quota("a", tree="U", min=1))
-    made.put(quota("b", "a", tree="U"))
-    figures = made.get("a")
+    quotas = QuotaForest(ForestRules(multiple_trees=True), lambda: {"memory": 10})
+    quotas.put(quota("a", tree="T"))
+    quotas.put(quota("a", tree="U", min=1))
+    quotas.put(quota("b", "a", tree="U"))
+    figures = quotas.get("a")
     assert figures is not None
-    assert made.tree(figures).id == "T"
-    child = made.get("b")
+    assert quotas.tree(figures).id == "T"
+    child = quotas.get("b")
     assert child is not None
     assert not child.attached
 
@@ -179,7 +184,7 @@ def test_a_quota_stays_in_its_tree_and_is_ignored_by_parents_of_others() -> None
     ids=["label", "unknown", "namespace", "listed", "default"],
 )
 def test_the_quota_of_a_pod(label: str, namespace: str, expected: str) -> None:
-    made = forest(
+    quotas = forest(
         100,
         [
             quota("named"),
@@ -189,29 +194,29 @@ def test_the_quota_of_a_pod(label: str, namespace: str, expected: str) -> None:
             quota(names.DEFAULT_QUOTA),
         ],
     )
-    routed = made.route(label, namespace)
+    routed = quotas.route(label, namespace)
     assert routed is not None
     assert routed.name == expected
 
 
 def test_pods_move_when_their_quota_appears_and_goes() -> None:
-    made = forest(100, [quota(names.DEFAULT_QUOTA)])
-    submit(made, "late", 7, assigned=True)
-    assert figure(made, names.DEFAULT_QUOTA, "used") == 7
-    assert made.trees()[""].shared("memory") == 93
-    made.put(quota("late"))
-    assert (figure(made, "late", "used"), figure(made, names.DEFAULT_QUOTA, "used")) == (7, 0)
-    made.remove("late")
-    assert figure(made, names.DEFAULT_QUOTA, "used") == 7
-    assert figure(made, names.ROOT_QUOTA, "used") == 7
+    quotas = forest(100, [quota(names.DEFAULT_QUOTA)])
+    submit(quotas, "late", 7, assigned=True)
+    assert figure(quotas, names.DEFAULT_QUOTA, "used") == 7
+    assert quotas.trees()[""].shared("memory") == 93
+    quotas.put(quota("late"))
+    assert (figure(quotas, "late", "used"), figure(quotas, names.DEFAULT_QUOTA, "used")) == (7, 0)
+    quotas.remove("late")
+    assert figure(quotas, names.DEFAULT_QUOTA, "used") == 7
+    assert figure(quotas, names.ROOT_QUOTA, "used") == 7
 
 
 def test_without_the_default_quota_a_pod_may_have_none() -> None:
-    made = forest(100, [quota(names.DEFAULT_QUOTA), quota("a")], ForestRules(default_disabled=True))
-    submit(made, "missing", 5, assigned=True)
-    submit(made, "", 5, assigned=True)
-    assert made.route("", "default") is None
-    assert figure(made, names.ROOT_QUOTA, "used") == 0
+    quotas = forest(100, [quota(names.DEFAULT_QUOTA), quota("a")], ForestRules(default_disabled=True))
+    submit(quotas, "missing", 5, assigned=True)
+    submit(quotas, "", 5, assigned=True)
+    assert quotas.route("", "default") is None
+    assert figure(quotas, names.ROOT_QUOTA, "used") == 0
 
 
 @pytest.mark.parametrize(
@@ -220,18 +225,18 @@ def test_without_the_default_quota_a_pod_may_have_none() -> None:
     ids=["cycle", "itself", "missing", "above a cycle"],
 )
 def test_a_quota_that_does_not_lead_to_the_root_has_no_runtime(parents: dict[str, str]) -> None:
-    made = forest(100, [quota("fine"), *(quota(name, parent, min=5) for name, parent in parents.items())])
-    submit(made, "a", 3, assigned=True)
-    submit(made, "fine", 3)
-    figures = made.get("a")
+    quotas = forest(100, [quota("fine"), *(quota(name, parent, min=5) for name, parent in parents.items())])
+    submit(quotas, "a", 3, assigned=True)
+    submit(quotas, "fine", 3)
+    figures = quotas.get("a")
     assert figures is not None
     assert not figures.attached
-    assert (runtime(made, "a"), runtime(made, "fine")) == (0, 3)
-    assert figure(made, "a", "used") == 3
-    made.put(quota("missing"))
-    made.put(quota("b"))
+    assert (runtime(quotas, "a"), runtime(quotas, "fine")) == (0, 3)
+    assert figure(quotas, "a", "used") == 3
+    quotas.put(quota("missing"))
+    quotas.put(quota("b"))
     if "a" not in parents.values() or parents["a"] == "b":
-        assert runtime(made, "a") > 0
+        assert runtime(quotas, "a") > 0
 
 
 def test_the_minima_of_a_level_are_scaled_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,15 +247,15 @@ def test_the_minima_of_a_level_are_scaled_once(monkeypatch: pytest.MonkeyPatch) 
         return scaled_minima(total, minima)
 
     monkeypatch.setattr("control.quota.figures.scaled_minima", counted)
-    made = forest(100, [quota(name, min=50) for name in "abcd"])
-    tree = made.trees()[""]
-    for each in made.quotas():
-        submit(made, each.name, 60)
+    quotas = forest(100, [quota(name, min=50) for name in "abcd"])
+    tree = quotas.trees()[""]
+    for each in quotas.quotas():
+        submit(quotas, each.name, 60)
         assert tree.scaled_min(each) == {"memory": 25}
-    assert [runtime(made, name) for name in "abcd"] == [25] * 4
+    assert [runtime(quotas, name) for name in "abcd"] == [25] * 4
     assert calls == [100]
-    made.put(quota("a", min=250))
-    assert [tree.scaled_min(each)["memory"] for each in made.quotas()] == [62, 12, 12, 12]
+    quotas.put(quota("a", min=250))
+    assert [tree.scaled_min(each)["memory"] for each in quotas.quotas()] == [62, 12, 12, 12]
     assert calls == [100, 100]
 
 
@@ -264,12 +269,12 @@ def test_amounts_are_the_same_after_they_were_written(name: str, amount: int) ->
 def test_a_chain_of_quotas_is_bounded() -> None:
     length = 2000
     parents = [names.ROOT_QUOTA, *(f"q{at}" for at in range(length - 1))]
-    made = forest(100, [quota(f"q{at}", parent) for at, parent in enumerate(parents)])
+    quotas = forest(100, [quota(f"q{at}", parent) for at, parent in enumerate(parents)])
     for at in (MAX_DEPTH - 1, MAX_DEPTH, length - 1):
-        submit(made, f"q{at}", 3)
-    attached = [quota.name for quota in made.quotas() if quota.attached]
+        submit(quotas, f"q{at}", 3)
+    attached = [quota.name for quota in quotas.quotas() if quota.attached]
     assert attached == [f"q{at}" for at in range(MAX_DEPTH)]
-    assert [runtime(made, quota.name) for quota in made.quotas()] == [3] * MAX_DEPTH + [0] * (length - MAX_DEPTH)
+    assert [runtime(quotas, quota.name) for quota in quotas.quotas()] == [3] * MAX_DEPTH + [0] * (length - MAX_DEPTH)
 
 
 def test_amounts_that_make_no_sense_are_bounded() -> None:
@@ -278,19 +283,19 @@ def test_amounts_that_make_no_sense_are_bounded() -> None:
         "metadata": {"name": "odd", "annotations": annotations},
         "spec": {"min": {"cpu": "-5", "memory": "9", "gpu": "1"}, "max": {"cpu": "1e300", "memory": "4"}},
     }
-    made = forest({"cpu": 1000, "memory": 100}, [QuotaInfo.of(wire.convert(body, ElasticQuota))])
-    figures = made.get("odd")
+    quotas = forest({"cpu": 1000, "memory": 100}, [QuotaInfo.of(wire.convert(body, ElasticQuota))])
+    figures = quotas.get("odd")
     assert figures is not None
     assert figures.min == {"cpu": 0, "memory": 4}  # not above max, nothing without max
     assert figures.max == {"cpu": 2**63 - 1, "memory": 4}
     assert figures.weight["cpu"] == 0
-    submit(made, "odd", {"cpu": 2**62, "memory": 2**62, "gpu": 2**62})
-    assert runtime(made, "odd") == 4
-    assert runtime(made, "odd", "cpu") == 0  # a weight of 0 gets no share
+    submit(quotas, "odd", {"cpu": 2**62, "memory": 2**62, "gpu": 2**62})
+    assert runtime(quotas, "odd") == 4
+    assert runtime(quotas, "odd", "cpu") == 0  # a weight of 0 gets no share
 
 
 @pytest.mark.parametrize(
-    ("used", "asked", "non_preemptible", "expected"),
+    ("used", "requested", "non_preemptible", "expected"),
     [
         (
             {"cpu": 8000},
@@ -312,28 +317,28 @@ def test_amounts_that_make_no_sense_are_bounded() -> None:
     ids=["too much", "just", "nothing", "both limits"],
 )
 def test_the_refusal_of_a_pod(
-    used: dict[str, int], asked: dict[str, int], non_preemptible: bool, expected: str
+    used: dict[str, int], requested: dict[str, int], non_preemptible: bool, expected: str
 ) -> None:
-    made = forest({"cpu": 10_000}, [quota("a", max={"cpu": 20_000})])
-    submit(made, "a", used, assigned=True)
-    submit(made, "a", asked)
-    submit(made, "a", {"cpu": 20_000})  # the runtime is all that there is
-    assert refused(made, "a", asked, non_preemptible=non_preemptible) == expected
+    quotas = forest({"cpu": 10_000}, [quota("a", max={"cpu": 20_000})])
+    submit(quotas, "a", used, assigned=True)
+    submit(quotas, "a", requested)
+    submit(quotas, "a", {"cpu": 20_000})  # the runtime is all that there is
+    assert refused(quotas, "a", requested, non_preemptible=non_preemptible) == expected
 
 
 def test_non_preemptible_pods_are_limited_by_min() -> None:
-    made = forest({"cpu": 50_000}, [quota("a", min={"cpu": 10_000}, max={"cpu": 20_000})])
-    submit(made, "a", {"cpu": 9000}, assigned=True, non_preemptible=True)
-    submit(made, "a", {"cpu": 2000})
-    assert refused(made, "a", {"cpu": 2000}) == ""
-    assert refused(made, "a", {"cpu": 2000}, non_preemptible=True) == (
+    quotas = forest({"cpu": 50_000}, [quota("a", min={"cpu": 10_000}, max={"cpu": 20_000})])
+    submit(quotas, "a", {"cpu": 9000}, assigned=True, non_preemptible=True)
+    submit(quotas, "a", {"cpu": 2000})
+    assert refused(quotas, "a", {"cpu": 2000}) == ""
+    assert refused(quotas, "a", {"cpu": 2000}, non_preemptible=True) == (
         "Insufficient non-preemptible quotas, quotaName: a, min: cpu:10, nonPreemptibleUsed: cpu:9, "
         "pod's request: cpu:2, exceedDimensions: [cpu]"
     )
 
 
 def test_every_ancestor_can_be_asked() -> None:
-    made = forest(
+    quotas = forest(
         100,
         [
             quota("top", max=10, is_parent=True),
@@ -342,10 +347,10 @@ def test_every_ancestor_can_be_asked() -> None:
             quota("b", "mid", min=8),
         ],
     )
-    submit(made, "a", 8, assigned=True)
-    submit(made, "b", 5)
-    assert refused(made, "b", {"memory": 5}) == ""
-    assert refused(made, "b", {"memory": 5}, check_parents=True) == (
+    submit(quotas, "a", 8, assigned=True)
+    submit(quotas, "b", 5)
+    assert refused(quotas, "b", {"memory": 5}) == ""
+    assert refused(quotas, "b", {"memory": 5}, check_parents=True) == (
         "Insufficient quotas, quotaNameTopo: [mid b], runtime: memory:10, used: memory:8, pod's request: memory:5, "
         "exceedDimensions: [memory]"
     )

@@ -71,16 +71,16 @@ def outcome(cycle: Cycle, cluster: Cluster, pod: Pod) -> str:
     ],
 )  # fmt: skip
 def test_a_pod_is_placed_or_its_failure_reported(subject: Pod, expected: str) -> None:
-    cluster, made = cycle(node("a"))
-    assert outcome(made, cluster, subject) == expected
+    cluster, scheduling = cycle(node("a"))
+    assert outcome(scheduling, cluster, subject) == expected
 
 
 @pytest.mark.parametrize("amount", ABSURD)
 def test_others_are_placed_beside_a_pod_that_is_there_already(amount: str) -> None:
-    cluster, made = cycle(node("a"), node("b"))
+    cluster, scheduling = cycle(node("a"), node("b"))
     strange = cluster.put(asking(amount, amount, on="a"), asking(amount, amount, on="a"))
     assert cluster.table.requested[CPU, 0] >= 0 <= cluster.table.requested[MEMORY, 0]
-    placed = [outcome(made, cluster, pod(cpu="2")) for _ in range(8)]
+    placed = [outcome(scheduling, cluster, pod(cpu="2")) for _ in range(8)]
     counts = (placed.count("a"), placed.count("b"))
     full = amount.startswith(("1e", "9", "8"))  # nothing more fits beside them
     assert counts in ((0, 4), (3, 4), (4, 4))
@@ -92,11 +92,11 @@ def test_others_are_placed_beside_a_pod_that_is_there_already(amount: str) -> No
 
 @pytest.mark.parametrize("amount", ABSURD)
 def test_absurd_capacities_do_not_break_cycles(amount: str) -> None:
-    cluster, made = cycle(node("a", cpu=amount, memory=amount), node("b"))
-    assert outcome(made, cluster, pod(cpu="2", spec={"nodeName": "b"})) == "b"
-    assert outcome(made, cluster, asking("1e30")).startswith("0/2 nodes are available: 2 Insufficient cpu")
+    cluster, scheduling = cycle(node("a", cpu=amount, memory=amount), node("b"))
+    assert outcome(scheduling, cluster, pod(cpu="2", spec={"nodeName": "b"})) == "b"
+    assert outcome(scheduling, cluster, asking("1e30")).startswith("0/2 nodes are available: 2 Insufficient cpu")
     endless = amount.startswith(("1e", "9", "8"))
-    assert (outcome(made, cluster, pod(cpu="2", spec={"nodeName": "a"})) == "a") == endless
+    assert (outcome(scheduling, cluster, pod(cpu="2", spec={"nodeName": "a"})) == "a") == endless
     assert int(cluster.table.allocatable[CPU, 0]) in range(MAX_AMOUNT)
 
 
@@ -108,13 +108,14 @@ def test_a_node_with_a_malformed_amount_is_no_node() -> None:
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from((*ABSURD, "1", "500m")), st.sampled_from((*ABSURD, "1Gi"))), max_size=12))
 def test_sums_come_back_to_nothing_and_never_overflow(amounts: list[tuple[str, str]]) -> None:
-    cluster, made = cycle(node("a"), node("b", cpu="9223372036854775807", memory="8Ei"))
+    cluster, scheduling = cycle(node("a"), node("b", cpu="9223372036854775807", memory="8Ei"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # numpy warns of sums that overflow
         infos = cluster.put(*(asking(cpu, memory, on="a") for cpu, memory in amounts))
         assert (cluster.table.requested >= 0).all()
         assert (
-            outcome(made, cluster, pod("sane", cpu="2", spec={"nodeSelector": {"kubernetes.io/hostname": "b"}})) == "b"
+            outcome(scheduling, cluster, pod("sane", cpu="2", spec={"nodeSelector": {"kubernetes.io/hostname": "b"}}))
+            == "b"
         )
         for info in infos:
             cluster.table.remove_pod(info)
@@ -127,7 +128,7 @@ def _asking_for(names: list[str]) -> Pod:
 
 
 def test_a_pod_may_request_a_limited_number_of_resources() -> None:
-    placing, cluster = (made := cycle(node("a", cpu="4")))[1], made[0]
+    placing, cluster = (scheduling := cycle(node("a", cpu="4")))[1], scheduling[0]
     text = outcome(placing, cluster, _asking_for([f"x/r{at}" for at in range(48)]))
     assert text == "0/1 nodes are available: 1 Too many resources requested, at most 48 are allowed."
     assert len(cluster.table.resources) == 4

@@ -136,19 +136,19 @@ async def test_statuses_are_written_when_changed_and_once_a_minute() -> None:
     cluster = Cluster(node("a", cpu="1"))
     info = cluster.info(pod("p", cpu="2"))
     api = Api(question("q", "default/p"))
-    asked = service(api, [info], cycle_over(cluster))
+    explanations = service(api, [info], cycle_over(cluster))
     for _ in range(10):  # twenty seconds
-        await asked.sweep()
+        await explanations.sweep()
         await api.clock.advance(2)
     assert [status["failedMessage"] for _, status in api.written] == ["0/1 nodes are available: 1 Insufficient cpu."]
     cluster.table.set_node(node("b", cpu="4"))
     for _ in range(6):
-        await asked.sweep()
+        await explanations.sweep()
         await api.clock.advance(2)
     assert len(api.written) == 2
     assert (api.written[1][1]["schedulable"], api.written[1][1]["failedMessage"]) == (True, "")
     for _ in range(36):
-        await asked.sweep()
+        await explanations.sweep()
         await api.clock.advance(2)
     assert len(api.written) == 3
     assert api.count("written") == 3
@@ -157,27 +157,27 @@ async def test_statuses_are_written_when_changed_and_once_a_minute() -> None:
 async def test_sweeps_are_limited_and_reach_every_object() -> None:
     cluster = Cluster(node("a"))
     api = Api(*(question(f"q{n}", "default/nobody") for n in range(MAX_PER_SWEEP + 5)))
-    asked = service(api, [], cycle_over(cluster))
-    await asked.sweep()
+    explanations = service(api, [], cycle_over(cluster))
+    await explanations.sweep()
     assert len(api.written) == MAX_PER_SWEEP
-    await asked.sweep()
+    await explanations.sweep()
     assert len({name for name, _ in api.written}) == MAX_PER_SWEEP + 5
     assert api.written[0][1]["failedMessage"] == 'no pod, gang or job "default/nobody" is scheduled here'
 
 
 async def test_failed_writes_are_counted_and_do_not_stop_the_sweep() -> None:
     api = Api(question("q", "default/p"), question("r", ""))
-    asked = service(api, [], cycle_over(Cluster(node("a"))))
+    explanations = service(api, [], cycle_over(Cluster(node("a"))))
     api.failure = ServerError(500, "away")
-    await asked.sweep()
+    await explanations.sweep()
     assert api.count("failed") == 2
     api.failure = NotFound(404, "gone")
     await api.clock.advance(10)
-    await asked.sweep()
+    await explanations.sweep()
     assert api.count("failed") == 2
     api.failure = None
     await api.clock.advance(10)
-    await asked.sweep()
+    await explanations.sweep()
     assert {name: status["failedMessage"] for name, status in api.written}["r"] == "spec.questionObjectKey is empty"
 
 
@@ -191,10 +191,10 @@ def test_time_to_live(ttl: str | None, seconds: float, expected: bool) -> None:
 
 async def test_expired_objects_are_deleted() -> None:
     api = Api(question("q", "default/p", ttl="1m0s"))
-    asked = service(api, [], cycle_over(Cluster(node("a"))))
-    await asked.sweep()
+    explanations = service(api, [], cycle_over(Cluster(node("a"))))
+    await explanations.sweep()
     await api.clock.advance(60)
-    await asked.sweep()
+    await explanations.sweep()
     assert api.there == {}
     assert (api.count("expired"), len(api.written)) == (1, 1)
 

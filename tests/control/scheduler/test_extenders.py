@@ -47,8 +47,8 @@ class Service:
         return web.Response(status=answer) if isinstance(answer, int) else web.json_response(answer)
 
     async def extenders(self, *configs: dict[str, Any]) -> Extenders:
-        made = [ExtenderConfig(url_prefix=f"{self.server.url}/x", **config) for config in configs]
-        made_extenders = Extenders(made, self.registry)
+        extender_configs = [ExtenderConfig(url_prefix=f"{self.server.url}/x", **config) for config in configs]
+        made_extenders = Extenders(extender_configs, self.registry)
         await made_extenders.start()
         self.started.append(made_extenders)
         return made_extenders
@@ -60,12 +60,12 @@ class Service:
 
 @pytest.fixture
 async def service() -> AsyncIterator[Service]:
-    made = Service()
-    await made.server.start()
-    yield made
-    for extenders in made.started:
+    service = Service()
+    await service.server.start()
+    yield service
+    for extenders in service.started:
         await extenders.stop()
-    await made.server.stop()
+    await service.server.stop()
 
 
 def three() -> tuple[Cluster, Cycle]:
@@ -109,8 +109,8 @@ async def test_others_get_whole_nodes(service: Service) -> None:
 async def test_the_next_extender_gets_the_remaining_nodes(service: Service) -> None:
     cluster, cycle = three()
     service.answers |= {"filter": {"NodeNames": ["a", "b"]}, "second": {"NodeNames": []}, "third": {}}
-    asked = await service.extenders(NAMES, {**NAMES, "filter_verb": "second"}, {**NAMES, "filter_verb": "third"})
-    outcome = await asked.query(cycle.framework, cluster.info(pod("p")))
+    extenders = await service.extenders(NAMES, {**NAMES, "filter_verb": "second"}, {**NAMES, "filter_verb": "third"})
+    outcome = await extenders.query(cycle.framework, cluster.info(pod("p")))
     assert [(verb, body["NodeNames"]) for verb, body in service.asked][1:] == [("second", ["a", "b"])]
     assert outcome is not None
     assert outcome.allowed == frozenset()
@@ -121,8 +121,8 @@ async def test_scores_are_weighted_and_summed(service: Service) -> None:
     service.answers["first"] = [{"Host": "a", "Score": 3}, {"Host": "b", "Score": 10}]
     service.answers["second"] = [{"Host": "a", "Score": 1}]
     configs = [{"prioritize_verb": verb, "weight": weight} for verb, weight in (("first", 2), ("second", 5))]
-    asked = await service.extenders(*configs, {"prioritize_verb": "broken", "weight": 1})
-    outcome = await asked.query(cycle.framework, cluster.info(pod("p")))
+    extenders = await service.extenders(*configs, {"prioritize_verb": "broken", "weight": 1})
+    outcome = await extenders.query(cycle.framework, cluster.info(pod("p")))
     assert outcome is not None
     assert outcome.scores == {"a": 110, "b": 200}  # (3*2 + 1*5) * 10, 10*2 * 10
     assert outcome.allowed == {"a", "b", "c"}
@@ -132,12 +132,13 @@ async def test_scores_are_weighted_and_summed(service: Service) -> None:
 async def test_only_pods_with_managed_resources_concern_it(service: Service) -> None:
     cluster, cycle = three()
     service.answers["filter"] = {"NodeNames": ["a"]}
-    asked = await service.extenders({**NAMES, "managed_resources": [ManagedResource("example.com/gpu")]})
-    assert await asked.query(cycle.framework, cluster.info(pod("p"))) is None
+    extenders = await service.extenders({**NAMES, "managed_resources": [ManagedResource("example.com/gpu")]})
+    assert await extenders.query(cycle.framework, cluster.info(pod("p"))) is None
     wants = cluster.info(pod("q", limits={"example.com/gpu": "1"}))
-    assert await asked.query(cycle.framework, wants) is not None
+    assert await extenders.query(cycle.framework, wants) is not None
     assert (
-        await asked.query(cycle.framework, cluster.info(pod("big", cpu="99", limits={"example.com/gpu": "1"}))) is None
+        await extenders.query(cycle.framework, cluster.info(pod("big", cpu="99", limits={"example.com/gpu": "1"})))
+        is None
     )
     assert len(service.asked) == 1
 
@@ -165,9 +166,9 @@ async def test_failures_end_the_attempt_unless_they_may_be_ignored(service: Serv
 async def test_an_extender_that_does_not_answer_in_time(service: Service) -> None:
     cluster, cycle = three()
     service.hold.clear()
-    asked = await service.extenders({**NAMES, "http_timeout": Duration("50ms")})
+    extenders = await service.extenders({**NAMES, "http_timeout": Duration("50ms")})
     with pytest.raises(ExtenderError, match="filter"):
-        await asked.query(cycle.framework, cluster.info(pod("p")))
+        await extenders.query(cycle.framework, cluster.info(pod("p")))
     service.hold.set()
 
 
@@ -175,12 +176,12 @@ async def test_cycles_use_the_results_of_extenders(service: Service) -> None:
     cluster, cycle = three()
     service.answers["filter"] = {"NodeNames": ["a", "b"], "FailedNodes": {"c": "no licence"}}
     service.answers["prioritize"] = [{"Host": "b", "Score": 10}]
-    asked = await service.extenders({**NAMES, "prioritize_verb": "prioritize", "weight": 1})
-    result = await asked.query(cycle.framework, cluster.info(pod("p")))
+    extenders = await service.extenders({**NAMES, "prioritize_verb": "prioritize", "weight": 1})
+    result = await extenders.query(cycle.framework, cluster.info(pod("p")))
     assert cycle.place(cluster.info(pod("p")), result).node == "b"
     cluster.table.set_node(node("new"))  # it was not asked about
     service.answers["filter"] = {"NodeNames": [], "FailedNodes": {"a": "no licence"}}
-    result = await asked.query(cycle.framework, cluster.info(pod("q")))
+    result = await extenders.query(cycle.framework, cluster.info(pod("q")))
     with pytest.raises(FitError) as failure:
         cycle.place(cluster.info(pod("q")), result)
     assert failure.value.text() == (

@@ -86,7 +86,7 @@ def koordinator_pods(draw: st.DrawFn) -> Pod:
     if draw(st.integers(0, 5)) == 3:
         drawn.spec.containers[0].ports.append(ContainerPort(container_port=80, host_port=80))
     if draw(st.integers(0, 3)):
-        changes["volumes"] = convert(draw(pod_volumes(made=False)), list[Volume])
+        changes["volumes"] = convert(draw(pod_volumes(generated=False)), list[Volume])
     if draw(st.integers(0, 3)):  # what concerns upstream's other plugins is seldom
         changes |= {"affinity": None, "node_selector": {}, "topology_spread_constraints": []}
     return msgspec.structs.replace(

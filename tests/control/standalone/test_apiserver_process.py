@@ -116,7 +116,7 @@ async def test_a_full_disk_fails_only_writes_until_there_is_space(tmp_path: Path
     assert "state.db: cannot" in answers[0][1]["message"]
     assert await statuses(f"{CMS}/before", f"{CMS}/full-0", "/readyz", "/healthz") == [200, 404, 500, 500]
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, limits)
-    status, made = await create("after")
+    status, created = await create("after")
     assert status == 201
     assert await statuses(f"{CMS}/before", f"{CMS}/full-0", "/readyz") == [200, 404, 200]
     await session.close()
@@ -129,7 +129,7 @@ async def test_a_full_disk_fails_only_writes_until_there_is_space(tmp_path: Path
     names = {o["metadata"]["name"] for o in listed["items"]}
     assert {"before", "after"} <= names
     assert not any(name.startswith("full-") for name in names)
-    assert int(listed["metadata"]["resourceVersion"]) >= int(made["metadata"]["resourceVersion"])
+    assert int(listed["metadata"]["resourceVersion"]) >= int(created["metadata"]["resourceVersion"])
     await session.close()
     process.send_signal(signal.SIGTERM)
     await asyncio.wait_for(process.communicate(), 60)

@@ -38,8 +38,8 @@ def sync_client(server: ApiServer) -> Any:
 async def test_aio_crud_and_typed_errors(aio: Any) -> None:
     core = kubernetes.aio.client.CoreV1Api(aio)
     body = kubernetes.aio.client.V1ConfigMap(metadata=kubernetes.aio.client.V1ObjectMeta(name="a"), data={"k": "v"})
-    made = await core.create_namespaced_config_map("default", body)
-    assert made.metadata.uid
+    created = await core.create_namespaced_config_map("default", body)
+    assert created.metadata.uid
     patched = await core.patch_namespaced_config_map("a", "default", {"data": {"x": "y"}})
     assert patched.data == {"k": "v", "x": "y"}
     with pytest.raises(kubernetes.aio.client.ApiException) as caught:

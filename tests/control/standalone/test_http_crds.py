@@ -65,8 +65,8 @@ async def soon(check: Callable[[], Awaitable[Any]]) -> None:
 
 
 async def establish(http: Any, body: dict[str, Any]) -> None:
-    made = await http("POST", CRDS, body)
-    assert made.status == 201, made.text
+    answer = await http("POST", CRDS, body)
+    assert answer.status == 201, answer.text
     await soon(lambda: established(http, body["metadata"]["name"]))
 
 
@@ -99,9 +99,9 @@ async def test_a_crd_adds_and_removes_its_kind(http: Any) -> None:
 
 async def test_objects_are_pruned_defaulted_and_validated(http: Any) -> None:
     await establish(http, crd())
-    made = await http("POST", THINGS, thing("a", size=2, nonsense=True))
-    assert made.body["spec"] == {"size": 2, "colour": "red"}
-    assert made.headers["Warning"] == '299 - "unknown field \\"spec.nonsense\\""'
+    answer = await http("POST", THINGS, thing("a", size=2, nonsense=True))
+    assert answer.body["spec"] == {"size": 2, "colour": "red"}
+    assert answer.headers["Warning"] == '299 - "unknown field \\"spec.nonsense\\""'
     strict = await http("POST", f"{THINGS}?fieldValidation=Strict", thing("b", size=2, nonsense=True))
     assert (strict.status, strict.body["reason"]) == (400, "BadRequest")
     assert 'strict decoding error: unknown field "spec.nonsense"' in strict.body["message"]
@@ -113,10 +113,10 @@ async def test_objects_are_pruned_defaulted_and_validated(http: Any) -> None:
 
 async def test_status_is_separate_and_generation_counts(http: Any) -> None:
     await establish(http, crd())
-    made = (await http("POST", THINGS, {**thing("a", size=1), "status": {"x": 1}})).body
-    assert "status" not in made
-    assert made["metadata"]["generation"] == 1
-    status = await http("PUT", f"{THINGS}/a/status", {**made, "spec": {"size": 9}, "status": {"x": 2}})
+    created = (await http("POST", THINGS, {**thing("a", size=1), "status": {"x": 1}})).body
+    assert "status" not in created
+    assert created["metadata"]["generation"] == 1
+    status = await http("PUT", f"{THINGS}/a/status", {**created, "spec": {"size": 9}, "status": {"x": 2}})
     assert (status.body["spec"]["size"], status.body["status"]) == (1, {"x": 2})
     assert status.body["metadata"]["generation"] == 1
     patched = await http(
@@ -136,8 +136,8 @@ async def test_versions_are_views_of_the_same_object(http: Any) -> None:
     assert groups["preferredVersion"]["version"] == "v1alpha2"
     old = "/apis/t.example.com/v1alpha1/namespaces/default/things"
     new = "/apis/t.example.com/v1alpha2/namespaces/default/things"
-    made = await http("POST", old, {**thing("a", size=1), "apiVersion": "t.example.com/v1alpha1"})
-    assert made.body["apiVersion"] == "t.example.com/v1alpha1"
+    answer = await http("POST", old, {**thing("a", size=1), "apiVersion": "t.example.com/v1alpha1"})
+    assert answer.body["apiVersion"] == "t.example.com/v1alpha1"
     assert (await http("GET", f"{new}/a")).body["apiVersion"] == "t.example.com/v1alpha2"
     listed = (await http("GET", old)).body
     assert (listed["apiVersion"], listed["items"][0]["apiVersion"]) == ("t.example.com/v1alpha1",) * 2
@@ -152,9 +152,9 @@ async def test_printer_columns(http: Any) -> None:
         {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
     ]
     await establish(http, crd(versions=[version("v1", storage=True, additionalPrinterColumns=columns)]))
-    made = (await http("POST", THINGS, thing("a", size=3))).body
-    made["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
-    await http("PUT", f"{THINGS}/a/status", made)
+    created = (await http("POST", THINGS, thing("a", size=3))).body
+    created["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
+    await http("PUT", f"{THINGS}/a/status", created)
     table = (await http("GET", THINGS, headers={"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"})).body
     assert [(c["name"], c["priority"]) for c in table["columnDefinitions"]] == [
         ("Name", 0), ("Size", 0), ("Phase", 1), ("Age", 0),
@@ -172,8 +172,8 @@ async def test_scale_of_a_custom_kind(http: Any) -> None:
     subresources = {"status": {}, "scale": scale}
     await establish(http, crd(versions=[version("v1", storage=True, subresources=subresources)]))
     await http("POST", THINGS, thing("a", size=1, replicas=2))
-    got = (await http("GET", f"{THINGS}/a/scale")).body
-    assert (got["spec"], got["status"]) == ({"replicas": 2}, {"replicas": 0})
+    current = (await http("GET", f"{THINGS}/a/scale")).body
+    assert (current["spec"], current["status"]) == ({"replicas": 2}, {"replicas": 0})
     await http("PATCH", f"{THINGS}/a/scale", {"spec": {"replicas": 5}}, content_type="application/merge-patch+json")
     assert (await http("GET", f"{THINGS}/a")).body["spec"]["replicas"] == 5
 

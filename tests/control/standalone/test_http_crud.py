@@ -41,18 +41,18 @@ def deployment(name: str = "d", replicas: int = 1) -> dict[str, Any]:
 
 
 async def test_create_get_update_delete(http: Any) -> None:
-    made = await http("POST", CMS, cm("a", k="v"))
-    assert made.status == 201
-    assert made.body["data"] == {"k": "v"}
+    answer = await http("POST", CMS, cm("a", k="v"))
+    assert answer.status == 201
+    assert answer.body["data"] == {"k": "v"}
     response = await http("GET", f"{CMS}/a")
-    assert (response.status, response.body) == (200, made.body)
+    assert (response.status, response.body) == (200, answer.body)
     changed = await http("PUT", f"{CMS}/a", {**response.body, "data": {"k": "w"}})
     assert (changed.status, changed.body["data"]) == (200, {"k": "w"})
     stale = await http("PUT", f"{CMS}/a", {**response.body, "data": {"k": "x"}})
     assert (stale.status, stale.body["kind"], stale.body["reason"]) == (409, "Status", "Conflict")
     gone = await http("DELETE", f"{CMS}/a")
     assert gone.body["status"] == "Success"
-    assert gone.body["details"] == {"name": "a", "kind": "configmaps", "uid": made.body["metadata"]["uid"]}
+    assert gone.body["details"] == {"name": "a", "kind": "configmaps", "uid": answer.body["metadata"]["uid"]}
     missing = await http("GET", f"{CMS}/a")
     assert (missing.status, missing.body["message"]) == (404, 'configmaps "a" not found')
 
@@ -213,12 +213,12 @@ async def test_invalid_patches_are_rejected(http: Any) -> None:
 
 async def test_server_side_apply_creates_conflicts_and_forces(http: Any) -> None:
     apply = {"content_type": "application/apply-patch+yaml"}
-    made = await http("PATCH", f"{CMS}/a?fieldManager=one", cm("a", k="1"), **apply)
-    assert made.status == 201
-    assert made.body["metadata"]["managedFields"][0]["manager"] == "one"
+    answer = await http("PATCH", f"{CMS}/a?fieldManager=one", cm("a", k="1"), **apply)
+    assert answer.status == 201
+    assert answer.body["metadata"]["managedFields"][0]["manager"] == "one"
     again = await http("PATCH", f"{CMS}/a?fieldManager=one", cm("a", k="1"), **apply)
     assert again.status == 200
-    assert again.body["metadata"]["resourceVersion"] == made.body["metadata"]["resourceVersion"]
+    assert again.body["metadata"]["resourceVersion"] == answer.body["metadata"]["resourceVersion"]
     conflict = await http("PATCH", f"{CMS}/a?fieldManager=two", cm("a", k="2"), **apply)
     assert (conflict.status, conflict.body["reason"]) == (409, "Conflict")
     assert conflict.body["details"]["causes"][0]["field"] == ".data.k"
@@ -425,11 +425,11 @@ async def test_maintenance_continues_after_a_failure(
 async def test_state_survives_a_restart(tmp_path: Any, connect: Any) -> None:
     async with ApiServer(tmp_path / "data") as first:
         client = connect(first)
-        made = (await client("POST", CMS, cm("a", k="v"))).body
+        created = (await client("POST", CMS, cm("a", k="v"))).body
         await client.session.close()
     async with ApiServer(tmp_path / "data") as second:
         client = connect(second)
-        assert (await client("GET", f"{CMS}/a")).body == made
+        assert (await client("GET", f"{CMS}/a")).body == created
         assert second.admin_token == first.admin_token
         assert second.pki.ca_file.read_text() == first.pki.ca_pem
         await client.session.close()

@@ -78,8 +78,8 @@ class Maker:
                 and chance.random() < 2 * self.odd
                 and parameter["name"] != "timeoutSeconds"
             ):
-                made = self.value(parameter.get("schema", {}), operation.schemas, 0)
-                query.append(f"{parameter['name']}={quote(str(made))}")
+                document = self.value(parameter.get("schema", {}), operation.schemas, 0)
+                query.append(f"{parameter['name']}={quote(str(document))}")
         if not operation.contents:
             return operation.method, f"{path}?{'&'.join(query)}", None, ""
         kind = chance.choice(sorted(operation.contents))
@@ -119,21 +119,21 @@ class Maker:
 
     def _object(self, schema: dict[str, Any], schemas: dict[str, Any], depth: int) -> dict[str, Any]:
         chance, fields, required = self.chance, schema.get("properties", {}), schema.get("required", ())
-        made = {
+        values = {
             name: self.value(property_schema, schemas, depth + 1)
             for name, property_schema in fields.items()
             if name in required or (depth < MAX_DEPTH and chance.random() < 3 * self.odd)
         }
         if isinstance(schema.get("additionalProperties"), dict) and depth < MAX_DEPTH:
-            made["key"] = self.value(schema["additionalProperties"], schemas, depth + 1)
+            values["key"] = self.value(schema["additionalProperties"], schemas, depth + 1)
         kinds = schema.get("x-kubernetes-group-version-kind") or []
         if depth == 0 and kinds:
             group, version = kinds[0]["group"], kinds[0]["version"]
-            made["apiVersion"], made["kind"] = f"{group}/{version}" if group else version, kinds[0]["kind"]
+            values["apiVersion"], values["kind"] = f"{group}/{version}" if group else version, kinds[0]["kind"]
         name = chance.choice(("default", f"n{chance.randrange(1000)}"))
-        if depth == 0 and isinstance(made.setdefault("metadata", {}), dict) and chance.random() >= self.odd:
-            made["metadata"]["name"] = name
-        return made
+        if depth == 0 and isinstance(values.setdefault("metadata", {}), dict) and chance.random() >= self.odd:
+            values["metadata"]["name"] = name
+        return values
 
 
 async def answered(http: Any, method: str, path: str, body: bytes | None, kind: str) -> tuple[int, str]:

@@ -43,10 +43,10 @@ async def test_items_of_built_in_lists_have_no_kind(http: Any) -> None:
 
 
 async def test_empty_collections_and_nulls_are_not_stored(http: Any) -> None:
-    made = await http("POST", CMS, config_map(data={}, binaryData=None))
-    assert made.body.keys() == {"apiVersion", "kind", "metadata"}
-    made = await http("POST", PODS, pod(nodeSelector={}, tolerations=[], affinity=None))
-    assert not {"nodeSelector", "affinity"} & made.body["spec"].keys()
+    answer = await http("POST", CMS, config_map(data={}, binaryData=None))
+    assert answer.body.keys() == {"apiVersion", "kind", "metadata"}
+    answer = await http("POST", PODS, pod(nodeSelector={}, tolerations=[], affinity=None))
+    assert not {"nodeSelector", "affinity"} & answer.body["spec"].keys()
 
 
 async def test_structs_are_always_there(http: Any) -> None:
@@ -57,36 +57,41 @@ async def test_structs_are_always_there(http: Any) -> None:
     assert node.body["status"]["allocatable"] == {"cpu": "4"}
     assert node.body["status"]["nodeInfo"]["kubeletVersion"] == ""
     budget = {"metadata": {"name": "b"}, "spec": {"minAvailable": 1}}
-    made = await http("POST", "/apis/policy/v1/namespaces/default/poddisruptionbudgets", budget)
-    assert made.body["status"] == {"disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0}
+    answer = await http("POST", "/apis/policy/v1/namespaces/default/poddisruptionbudgets", budget)
+    assert answer.body["status"] == {
+        "disruptionsAllowed": 0,
+        "currentHealthy": 0,
+        "desiredHealthy": 0,
+        "expectedPods": 0,
+    }
 
 
 async def test_managed_fields_are_those_of_the_request(http: Any) -> None:
     """Neither what admission adds, nor the status, nor structs that exist in every object have a manager."""
-    made = (await http("POST", PODS, pod())).body
-    (entry,) = made["metadata"]["managedFields"]
+    created = (await http("POST", PODS, pod())).body
+    (entry,) = created["metadata"]["managedFields"]
     fields = entry["fieldsV1"]
     assert fields.keys() == {"f:spec"}
     assert not {"f:tolerations", "f:priority", "f:serviceAccountName", "f:volumes"} & fields["f:spec"].keys()
     assert "." not in fields["f:spec"]["f:containers"]
-    assert made["status"]["phase"] == "Pending"
+    assert created["status"]["phase"] == "Pending"
     changed = await http("PATCH", f"{CMS}/kube-root-ca.crt", {"metadata": {"managedFields": [{}]}}, content_type=MERGE)
     assert "managedFields" not in changed.body["metadata"]
 
 
 async def test_pods_mount_the_token_of_their_account(http: Any) -> None:
-    made = (await http("POST", PODS, pod())).body["spec"]
-    (volume,) = made["volumes"]
+    spec = (await http("POST", PODS, pod())).body["spec"]
+    (volume,) = spec["volumes"]
     assert volume["name"].startswith("kube-api-access-")
     mount = {"name": volume["name"], "readOnly": True, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
-    assert made["containers"][0]["volumeMounts"] == [mount]
+    assert spec["containers"][0]["volumeMounts"] == [mount]
     without = (await http("POST", PODS, pod("q", automountServiceAccountToken=False))).body["spec"]
     assert "volumes" not in without
 
 
 async def test_gated_pods_say_why_they_wait(http: Any) -> None:
-    made = await http("POST", PODS, pod(schedulingGates=[{"name": "a.io/a"}]))
-    (condition,) = made.body["status"]["conditions"]
+    answer = await http("POST", PODS, pod(schedulingGates=[{"name": "a.io/a"}]))
+    (condition,) = answer.body["status"]["conditions"]
     assert (condition["type"], condition["status"], condition["reason"]) == ("PodScheduled", "False", "SchedulingGated")
 
 
@@ -166,8 +171,8 @@ async def test_deprecated_kinds_warn(http: Any) -> None:
 async def test_jobs_keep_their_pods_unless_asked(http: Any) -> None:
     jobs = "/apis/batch/v1/namespaces/default/jobs"
     template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}
-    made = await http("POST", jobs, {"metadata": {"name": "j"}, "spec": {"template": template, "suspend": True}})
-    assert made.body["metadata"]["labels"]["batch.kubernetes.io/job-name"] == "j"
+    answer = await http("POST", jobs, {"metadata": {"name": "j"}, "spec": {"template": template, "suspend": True}})
+    assert answer.body["metadata"]["labels"]["batch.kubernetes.io/job-name"] == "j"
     deleted = await http("DELETE", f"{jobs}/j")
     assert deleted.body["metadata"]["finalizers"] == ["orphan"]
 
@@ -180,9 +185,9 @@ async def test_json_patch_replace_adds_an_absent_key(http: Any) -> None:
 
 
 async def test_a_deleted_event_shows_the_object_as_it_was(http: Any) -> None:
-    made = (await http("POST", CMS, config_map())).body
+    created = (await http("POST", CMS, config_map())).body
     await http("DELETE", f"{CMS}/a")
-    query = f"watch=1&timeoutSeconds=1&resourceVersion={made['metadata']['resourceVersion']}"
+    query = f"watch=1&timeoutSeconds=1&resourceVersion={created['metadata']['resourceVersion']}"
     events = [event async for event in http.watch(f"{CMS}?{query}") if event["object"]["metadata"]["name"] == "a"]
     assert [event["type"] for event in events] == ["DELETED"]
     assert "deletionTimestamp" not in events[0]["object"]["metadata"]

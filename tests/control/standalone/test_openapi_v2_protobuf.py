@@ -98,12 +98,12 @@ def _document_class() -> Any:
         message = file.message_type.add(name=name)
         for field in text.split():
             label, number, star, kind = re.fullmatch(r"(\w+)=(\d+):(\*?)(\w+)", field).groups()  # type: ignore[union-attr]
-            made = message.field.add(name=label, number=int(number))
-            made.label = proto.LABEL_REPEATED if star else proto.LABEL_OPTIONAL
+            added = message.field.add(name=label, number=int(number))
+            added.label = proto.LABEL_REPEATED if star else proto.LABEL_OPTIONAL
             if kind in scalars:
-                made.type = scalars[kind]
+                added.type = scalars[kind]
             else:
-                made.type, made.type_name = proto.TYPE_MESSAGE, f".openapi.v2.{kind}"
+                added.type, added.type_name = proto.TYPE_MESSAGE, f".openapi.v2.{kind}"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("openapi.v2.Document"))

@@ -47,18 +47,18 @@ async def refused(awaitable: Any, reason: str, text: str = "") -> StatusError:
 
 
 async def test_create_fills_system_metadata(registry: ObjectRegistry) -> None:
-    made = await registry.create(DEPLOY, "default", {"metadata": {"name": "d"}, "spec": {}, "status": {"x": 1}})
-    meta = made["metadata"]
+    created = await registry.create(DEPLOY, "default", {"metadata": {"name": "d"}, "spec": {}, "status": {"x": 1}})
+    meta = created["metadata"]
     assert re.fullmatch(r"[0-9a-f-]{36}", meta["uid"])
     assert meta["creationTimestamp"] == "2023-11-14T22:13:20Z"
     assert (meta["generation"], meta["resourceVersion"], meta["namespace"]) == (1, "1", "default")
-    assert "status" not in made
-    assert list(made)[:2] == ["apiVersion", "kind"]
+    assert "status" not in created
+    assert list(created)[:2] == ["apiVersion", "kind"]
 
 
 async def test_generate_name_and_its_limits(registry: ObjectRegistry) -> None:
-    made = await registry.create(CM, "default", {"metadata": {"generateName": "x" * 70}})
-    assert re.fullmatch(r"x{58}[a-z0-9]{5}", made["metadata"]["name"])
+    created = await registry.create(CM, "default", {"metadata": {"generateName": "x" * 70}})
+    assert re.fullmatch(r"x{58}[a-z0-9]{5}", created["metadata"]["name"])
     await refused(registry.create(CM, "default", {}), "Invalid", "name or generateName is required")
 
 
@@ -104,9 +104,9 @@ async def test_create_twice(registry: ObjectRegistry) -> None:
 
 
 async def test_update_conflict_and_precondition_wording(registry: ObjectRegistry) -> None:
-    made = await registry.create(DEPLOY, "default", {"metadata": {"name": "d"}, "spec": {"replicas": 1}})
-    stale = {**made, "spec": {"replicas": 2}}
-    await registry.update(DEPLOY, "default", "d", {**made, "spec": {"replicas": 3}})
+    created = await registry.create(DEPLOY, "default", {"metadata": {"name": "d"}, "spec": {"replicas": 1}})
+    stale = {**created, "spec": {"replicas": 2}}
+    await registry.update(DEPLOY, "default", "d", {**created, "spec": {"replicas": 3}})
     await refused(
         registry.update(DEPLOY, "default", "d", stale),
         "Conflict",
@@ -118,7 +118,7 @@ async def test_update_conflict_and_precondition_wording(registry: ObjectRegistry
         registry.update(DEPLOY, "default", "d", other), "Conflict", "Precondition failed: UID in precondition: x"
     )
     unconditional = await registry.update(DEPLOY, "default", "d", {"metadata": {"name": "d"}, "spec": {"replicas": 5}})
-    assert unconditional["metadata"]["uid"] == made["metadata"]["uid"]
+    assert unconditional["metadata"]["uid"] == created["metadata"]["uid"]
     await refused(
         registry.update(DEPLOY, "default", "e", {"metadata": {"name": "e"}}),
         "NotFound",
@@ -127,37 +127,47 @@ async def test_update_conflict_and_precondition_wording(registry: ObjectRegistry
 
 
 async def test_generation_counts_spec_changes_and_status_is_isolated(registry: ObjectRegistry) -> None:
-    made = await registry.create(DEPLOY, "default", {"metadata": {"name": "d"}, "spec": {"replicas": 1}})
+    created = await registry.create(DEPLOY, "default", {"metadata": {"name": "d"}, "spec": {"replicas": 1}})
     status = WriteOptions(subresource="status")
-    made = await registry.update(
-        DEPLOY, "default", "d", {**made, "spec": {"replicas": 9}, "status": {"replicas": 1}}, options=status
+    created = await registry.update(
+        DEPLOY, "default", "d", {**created, "spec": {"replicas": 9}, "status": {"replicas": 1}}, options=status
     )
-    assert (made["spec"], made["status"], made["metadata"]["generation"]) == ({"replicas": 1}, {"replicas": 1}, 1)
-    made = await registry.update(DEPLOY, "default", "d", {**made, "spec": {"replicas": 2}, "status": {"replicas": 7}})
-    assert (made["spec"], made["status"], made["metadata"]["generation"]) == ({"replicas": 2}, {"replicas": 1}, 2)
-    labelled = {**made, "metadata": {**made["metadata"], "labels": {"a": "b"}}}
+    assert (created["spec"], created["status"], created["metadata"]["generation"]) == (
+        {"replicas": 1},
+        {"replicas": 1},
+        1,
+    )
+    created = await registry.update(
+        DEPLOY, "default", "d", {**created, "spec": {"replicas": 2}, "status": {"replicas": 7}}
+    )
+    assert (created["spec"], created["status"], created["metadata"]["generation"]) == (
+        {"replicas": 2},
+        {"replicas": 1},
+        2,
+    )
+    labelled = {**created, "metadata": {**created["metadata"], "labels": {"a": "b"}}}
     assert (await registry.update(DEPLOY, "default", "d", labelled))["metadata"]["generation"] == 2
 
 
 async def test_a_write_without_changes_is_not_stored(registry: ObjectRegistry) -> None:
-    made = await registry.create(CM, "default", cm())
-    again = await registry.update(CM, "default", "a", made)
-    assert again["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+    created = await registry.create(CM, "default", cm())
+    again = await registry.update(CM, "default", "a", created)
+    assert again["metadata"]["resourceVersion"] == created["metadata"]["resourceVersion"]
     assert registry.store.revision == 1
 
 
 async def test_clients_cannot_write_system_fields(registry: ObjectRegistry) -> None:
-    made = await registry.create(CM, "default", cm())
+    created = await registry.create(CM, "default", cm())
     forged = cm(creationTimestamp="2000-01-01T00:00:00Z", deletionTimestamp="2000-01-01T00:00:00Z", generation=7)
     forged["data"] = {"new": "x"}
     after = await registry.update(CM, "default", "a", forged)
-    assert after["metadata"]["creationTimestamp"] == made["metadata"]["creationTimestamp"]
+    assert after["metadata"]["creationTimestamp"] == created["metadata"]["creationTimestamp"]
     assert "deletionTimestamp" not in after["metadata"]
     assert "generation" not in after["metadata"]
 
 
 async def test_finalizers_keep_an_object(registry: ObjectRegistry) -> None:
-    made = await registry.create(CM, "default", cm(finalizers=["x.io/y"]))
+    created = await registry.create(CM, "default", cm(finalizers=["x.io/y"]))
     obj, gone = await registry.delete(CM, "default", "a")
     assert not gone
     assert obj["metadata"]["deletionTimestamp"] == "2023-11-14T22:13:20Z"
@@ -168,7 +178,7 @@ async def test_finalizers_keep_an_object(registry: ObjectRegistry) -> None:
     free = {**obj, "metadata": {**obj["metadata"], "finalizers": []}}
     await registry.update(CM, "default", "a", free)
     assert registry.find(CM, "default", "a") is None
-    assert [e.type for e in registry.store.since(CM, int(made["metadata"]["resourceVersion"]))] == [
+    assert [e.type for e in registry.store.since(CM, int(created["metadata"]["resourceVersion"]))] == [
         "MODIFIED",
         "DELETED",
     ]
@@ -226,8 +236,8 @@ async def test_a_bound_pod_waits_for_its_kubelet(registry: ObjectRegistry, clock
 
 
 async def test_a_namespace_waits_for_its_finalizer(registry: ObjectRegistry) -> None:
-    made = await registry.create(NS, None, {"metadata": {"name": "x"}})
-    assert (made["spec"], made["status"]) == ({"finalizers": ["kubernetes"]}, {"phase": "Active"})
+    created = await registry.create(NS, None, {"metadata": {"name": "x"}})
+    assert (created["spec"], created["status"]) == ({"finalizers": ["kubernetes"]}, {"phase": "Active"})
     obj, gone = await registry.delete(NS, None, "x")
     assert (gone, obj["status"]["phase"]) == (False, "Terminating")
     await refused(registry.delete(NS, None, "x"), "Conflict", "The system is ensuring all content is removed")
@@ -243,11 +253,11 @@ async def test_a_namespace_waits_for_its_finalizer(registry: ObjectRegistry) -> 
 
 async def test_dry_run_writes_nothing(registry: ObjectRegistry) -> None:
     dry = WriteOptions(dry_run=True)
-    made = await registry.create(CM, "default", cm(), options=dry)
-    assert made["metadata"]["uid"]
+    created = await registry.create(CM, "default", cm(), options=dry)
+    assert created["metadata"]["uid"]
     assert registry.list(CM) == []
-    made = await registry.create(CM, "default", cm())
-    changed = await registry.update(CM, "default", "a", {**made, "data": {"k": "2"}}, options=dry)
+    created = await registry.create(CM, "default", cm())
+    changed = await registry.update(CM, "default", "a", {**created, "data": {"k": "2"}}, options=dry)
     assert changed["data"] == {"k": "2"}
     await registry.delete(CM, "default", "a", options=DeletionOptions(dry_run=True))
     assert registry.get(CM, "default", "a")["data"] == {"k": "v"}
@@ -277,13 +287,13 @@ async def test_qos_class_is_that_of_amounts_after_admission(
             request.obj["spec"]["containers"][0]["resources"] = resources
 
     registry.admission = Webhook()
-    made = await registry.create(POD, "default", pod())
-    assert made["status"] == {"phase": "Pending", "qosClass": qos}
+    created = await registry.create(POD, "default", pod())
+    assert created["status"] == {"phase": "Pending", "qosClass": qos}
 
 
 async def test_immutable_configmaps(registry: ObjectRegistry) -> None:
-    made = await registry.create(CM, "default", {**cm(), "immutable": True})
-    await refused(registry.update(CM, "default", "a", {**made, "data": {}}), "Invalid", "field is immutable when")
+    created = await registry.create(CM, "default", {**cm(), "immutable": True})
+    await refused(registry.update(CM, "default", "a", {**created, "data": {}}), "Invalid", "field is immutable when")
 
 
 async def test_events_have_two_api_forms(registry: ObjectRegistry) -> None:
@@ -305,7 +315,7 @@ async def test_events_have_two_api_forms(registry: ObjectRegistry) -> None:
 
 async def test_a_write_with_a_concurrent_change_is_repeated(registry: ObjectRegistry) -> None:
     """Without a resourceVersion the change is applied to the newer state; with one it is a conflict."""
-    made = await registry.create(CM, "default", cm())
+    created = await registry.create(CM, "default", cm())
 
     class Slow(OpenAdmission):
         passes = 0
@@ -326,7 +336,7 @@ async def test_a_write_with_a_concurrent_change_is_repeated(registry: ObjectRegi
     assert slow.passes == 2
     registry.admission = Slow()
     await refused(registry.update(CM, "default", "a", {**after, "data": {"z": "z"}}), "Conflict", "has been modified")
-    assert made["data"] == {"k": "v"}
+    assert created["data"] == {"k": "v"}
 
 
 async def test_concurrent_increments_lose_no_update(registry: ObjectRegistry) -> None:

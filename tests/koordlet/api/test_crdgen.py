@@ -305,14 +305,14 @@ COLUMNS = {
 
 @pytest.mark.parametrize("kind", DOCUMENTS)
 def test_printer_columns(kind: str) -> None:
-    got = [
+    columns = [
         (column["name"], column["jsonPath"], column["type"])
         for version in DOCUMENTS[kind]["spec"]["versions"]
         for column in version.get("additionalPrinterColumns", [])
     ]
     rows = [row.split() for row in COLUMNS.get(kind, "").split(";") if row.strip()]
-    assert got == [(name, path, *(rest or ["string"])) for name, path, *rest in rows]
-    for _, path, _ in got:
+    assert columns == [(name, path, *(rest or ["string"])) for name, path, *rest in rows]
+    for _, path, _ in columns:
         if not path.startswith((".metadata", ".status.extensions.")):  # extensions are of no fixed form
             assert any(field in wanted(kind) for field in alternatives(path))
 

@@ -128,16 +128,16 @@ async def test_others_cannot_take_the_places_of_this_machine_or_of_each_other() 
     guard = ConnectionGuard(ConnectionLimits(connections=5, per_address=3, loopback=1))
 
     def connect(host: str) -> tuple[GuardedConnection, bool]:
-        made, transport = guard.protocol(asyncio.Protocol()), Transport(host)
-        made.connection_made(transport)
-        return made, not transport.aborted
+        protocol, transport = guard.protocol(asyncio.Protocol()), Transport(host)
+        protocol.connection_made(transport)
+        return protocol, not transport.aborted
 
     first = [connect("192.0.2.1") for _ in range(4)]
     assert [admitted for _, admitted in first] == [True] * 4 and len(guard) == 3  # its first one made room
     assert [connect("192.0.2.2")[1] for _ in range(3)] == [True, True, False]
     assert [connect("127.0.0.1")[1], connect("::1")[1]] == [True, True]  # the idle one makes room
-    for made, _ in first:
-        made.connection_lost(None)
+    for connection, _ in first:
+        connection.connection_lost(None)
     assert connect("192.0.2.2")[1]
     assert len(guard) == 4
 
@@ -147,8 +147,8 @@ async def test_a_client_with_most_places_makes_room_for_one_with_fewer() -> None
     guard = ConnectionGuard(ConnectionLimits(connections=8, per_address=2))
 
     def connect(host: str) -> bool:
-        made, transport = guard.protocol(asyncio.Protocol()), Transport(host)
-        made.connection_made(transport)
+        protocol, transport = guard.protocol(asyncio.Protocol()), Transport(host)
+        protocol.connection_made(transport)
         return not transport.aborted
 
     assert all(connect(f"192.0.2.{neighbour}") for neighbour in range(4) for _ in range(2))

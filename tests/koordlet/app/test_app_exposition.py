@@ -206,9 +206,9 @@ class Calls(MetricSet):
 
 def test_creation_times_of_counters_are_not_exported() -> None:
     registry = CollectorRegistry()
-    made = Calls.of(registry)
-    made.calls.labels("a").inc()
-    made.took.observe(1)
+    calls = Calls.of(registry)
+    calls.calls.labels("a").inc()
+    calls.took.observe(1)
     for text in (generate_latest(registry).decode(), page([registry]).decode()):
         assert 'calls_total{kind="a"} 1.0' in text
         assert "took_count 1.0" in text

@@ -13,10 +13,10 @@ from koordlet.app.pprof import ProfileServer
 
 @pytest.fixture
 async def profiles() -> AsyncIterator[ProfileServer]:
-    made = ProfileServer("127.0.0.1:0")
-    await made.start()
-    yield made
-    await made.stop()
+    server = ProfileServer("127.0.0.1:0")
+    await server.start()
+    yield server
+    await server.stop()
 
 
 async def page(profiles: ProfileServer, name: str) -> tuple[int, str]:

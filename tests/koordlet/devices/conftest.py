@@ -24,16 +24,16 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def machine(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[nvidia.Machine]:
     """Two GPUs on two NUMA nodes."""
-    made = nvidia.Machine(
+    machine = nvidia.Machine(
         tmp_path,
         [nvidia.Gpu(FIRST, "GPU-first", 0), nvidia.Gpu(SECOND, "GPU-second", 1, numa_node=1)],
     )
-    for name, value in made.environment.items():
+    for name, value in machine.environment.items():
         monkeypatch.setenv(name, value)
-    made.tell()
-    yield made
-    made.hangs.clear()  # a thread may still be inside a call
-    made.tell()
+    machine.tell()
+    yield machine
+    machine.hangs.clear()  # a thread may still be inside a call
+    machine.tell()
 
 
 @pytest.fixture

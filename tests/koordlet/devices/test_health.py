@@ -94,18 +94,20 @@ class Watched:
 @pytest.fixture
 def watched(machine: Machine, connect: Callable[[], Nvml]) -> Iterator[Callable[..., Watched]]:
     """Creates watched GPUs; stops watching before the session is closed."""
-    made: list[Watched] = []
+    started: list[Watched] = []
 
     def make(**how: bool) -> Watched:
-        made.append(Watched(machine, connect(), **how))
-        made[-1].until(lambda: machine.calls("nvmlEventSetWait_v2") > 0 or bool(made[-1].health.problem), "a turn")
-        return made[-1]
+        started.append(Watched(machine, connect(), **how))
+        started[-1].until(
+            lambda: machine.calls("nvmlEventSetWait_v2") > 0 or bool(started[-1].health.problem), "a turn"
+        )
+        return started[-1]
 
     yield make
     machine.errors.clear()
     machine.hangs.clear()
     machine.tell()
-    for watch in made:
+    for watch in started:
         thread = watch.health._watcher
         watch.health.stop()
         if thread is not None:

@@ -59,11 +59,11 @@ def advisor() -> Any:
     return Advisor()
 
 
-def evaluations(made: Interference, advisor: Any, steps: int = 6) -> int:
-    made.step()
+def evaluations(interference: Interference, advisor: Any, steps: int = 6) -> int:
+    interference.step()
     before = advisor.evaluations
     for _ in range(steps):
-        made.step()
+        interference.step()
     return int(advisor.evaluations - before)
 
 
@@ -73,25 +73,25 @@ def test_every_other_round_is_skipped_while_everything_is_quiet(advisor: Any) ->
 
 
 def test_a_new_snapshot_is_never_left_unjudged(advisor: Any) -> None:
-    made = service(advisor)
-    made.step()
+    interference = service(advisor)
+    interference.step()
     for number in range(1, 5):
         advisor.sched_latency.latest = object()
-        made.step()
+        interference.step()
         assert advisor.evaluations == 1 + number
 
 
 def test_a_score_halfway_to_an_alarm_keeps_every_round(advisor: Any) -> None:
-    made = service(advisor)
-    made.evaluator.detector.scores = np.full((1, 5, 2), NOTICEABLE_RATIO)
-    assert evaluations(made, advisor) == 6
+    interference = service(advisor)
+    interference.evaluator.detector.scores = np.full((1, 5, 2), NOTICEABLE_RATIO)
+    assert evaluations(interference, advisor) == 6
     assert not advisor.sched_latency.relaxed
 
 
 def test_a_verdict_keeps_every_round(advisor: Any) -> None:
-    made = service(advisor)
-    made.evaluator.verdicts = {"web": ()}
-    assert evaluations(made, advisor) == 6
+    interference = service(advisor)
+    interference.evaluator.verdicts = {"web": ()}
+    assert evaluations(interference, advisor) == 6
 
 
 def test_a_noticeable_loss_keeps_every_round_and_reads_the_matrix_often() -> None:
@@ -134,6 +134,6 @@ def test_the_matrix_is_read_once_per_window_while_judging_is_expensive(cpu_secon
 )
 def test_expensive_judging_skips_rounds_even_during_alarms(advisor: Any, cpu_seconds: float, number: int) -> None:
     readings = iter(np.arange(0.0, 1000.0, cpu_seconds))
-    made = service(advisor, lambda: float(next(readings)))
-    made.evaluator.detector.scores = np.full((1, 5, 2), NOTICEABLE_RATIO)
-    assert evaluations(made, advisor) == number
+    interference = service(advisor, lambda: float(next(readings)))
+    interference.evaluator.detector.scores = np.full((1, 5, 2), NOTICEABLE_RATIO)
+    assert evaluations(interference, advisor) == number

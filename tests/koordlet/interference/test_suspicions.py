@@ -24,12 +24,12 @@ LEAVE = 0.6
 
 def verdict(make: type[Make], score: float, culprit: str = "batch", at: float = 0.0, **changes: Any) -> Verdict:
     owner = owner_of(make.container(culprit, qos="BE"))
-    made = Verdict(
+    verdict = Verdict(
         victim=make.container("web"), resource=WaitResource.CPU, cause=Cause.NEIGHBOUR, state=AlarmState.SUSPECTED,
         score=score, lost=score / 5, began=at, since=at, at=at, window=0.5, source="bpf", confidence=0.9,
         severity="medium", action="suppress-best-effort", culprits=(Culprit(owner, 0.9, 0.3),),
     )  # fmt: skip
-    return msgspec.structs.replace(made, **changes)
+    return msgspec.structs.replace(verdict, **changes)
 
 
 def test_a_victim_is_suspected_until_its_score_was_low_for_a_second(make: type[Make]) -> None:
@@ -75,12 +75,12 @@ class Advisor:
 def service(advisor: Any, now: Any, actions: Any) -> Interference:
     collectors: Any = StallCollectors(*(SimpleNamespace() for _ in range(3)), cpi=None)  # type: ignore[arg-type, misc]
     extensions = {EXTENSION_KEY: {"actions": actions}}
-    made = Interference(
+    interference = Interference(
         advisor, Registries(), collectors, node_slo=lambda: None, auditor=NullAuditor(), recorder=None, clock=now,
         wall=now, cpu_usage=lambda directory: None,
     )  # fmt: skip
-    made.evaluator.strategies.current = lambda: effective(extensions)  # type: ignore[method-assign]
-    return made
+    interference.evaluator.strategies.current = lambda: effective(extensions)  # type: ignore[method-assign]
+    return interference
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_short_evidence_is_read_only_where_culprits_are_throttled(actions: Any, 
     ids=["io", "network", "memory", "the-cpu-has-its-own", "too-short", "low", "an-alarm", "old"],
 )
 def test_which_of_the_detectors_suspicions_count(make: type[Make], changes: dict[str, Any], counts: bool) -> None:
-    made = service(Advisor(), lambda: 10.0, {})
+    interference = service(Advisor(), lambda: 10.0, {})
     fields = {"score": 2.0, "began": 9.0, "at": 9.0 + SUSPECTED_SECONDS, **changes}
-    made.evaluator.verdicts = {"web": (msgspec.structs.replace(verdict(make, 2.0), **fields),)}
-    assert bool(made.suspicions) == counts
+    interference.evaluator.verdicts = {"web": (msgspec.structs.replace(verdict(make, 2.0), **fields),)}
+    assert bool(interference.suspicions) == counts

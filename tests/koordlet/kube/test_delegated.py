@@ -64,9 +64,9 @@ class Api:
             user = USERS.get(spec["token"])
             status: dict[str, Any] = {"authenticated": True, "user": user} if user else {}
             if spec["token"] in self.tokens:
-                asked, claimed = set(spec.get("audiences", ["https://api"])), self.tokens[spec["token"]]
-                if asked & claimed:
-                    status = {"authenticated": True, "user": USERS["good"], "audiences": sorted(asked & claimed)}
+                audiences, claimed = set(spec.get("audiences", ["https://api"])), self.tokens[spec["token"]]
+                if audiences & claimed:
+                    status = {"authenticated": True, "user": USERS["good"], "audiences": sorted(audiences & claimed)}
             if self.unaware and status:
                 status.pop("audiences", None)
             return json.dumps({"status": status}).encode()
@@ -133,18 +133,18 @@ async def test_a_token_for_pages_is_accepted_and_one_for_others_is_not(call: Cal
     assert (await call("/metrics", call.api.token("https://api")))[0] == 200, "a Prometheus"
     assert (await call("/metrics", call.api.token("https://api", PAGES_AUDIENCE)))[0] == 200
     assert (await call("/metrics", call.api.token("vault")))[0] == 401
-    asked = [review["spec"].get("audiences") for review in call.api.reviews if review["kind"] == "TokenReview"]
-    assert asked == [[PAGES_AUDIENCE], None, [PAGES_AUDIENCE], None]
+    audiences = [review["spec"].get("audiences") for review in call.api.reviews if review["kind"] == "TokenReview"]
+    assert audiences == [[PAGES_AUDIENCE], None, [PAGES_AUDIENCE], None]
 
 
 async def test_the_header_for_page_tokens_carries_no_other_token(call: Caller) -> None:
     """What passes the API server's pods/proxy must not be a way for tokens of the API server."""
     assert (await call("/metrics", page_token=call.api.token(PAGES_AUDIENCE)))[0] == 200
     assert (await call("/configz", page_token=call.api.token(PAGES_AUDIENCE)))[0] == 403
-    asked = len(call.api.reviews)
+    before = len(call.api.reviews)
     for token in ("good", call.api.token("https://api"), "x"):
         assert (await call("/metrics", page_token=token))[0] == 401
-    assert len(call.api.reviews) == asked, "nobody is asked about them"
+    assert len(call.api.reviews) == before, "nobody is asked about them"
     assert (await call("/metrics", "bad", page_token=call.api.token(PAGES_AUDIENCE)))[0] == 401
 
 

@@ -80,10 +80,10 @@ async def test_a_malformed_item_is_named(fake: FakeApi, client: Client) -> None:
 
 
 async def test_create_and_conflicts(fake: FakeApi, client: Client) -> None:
-    made = await client.create(ConfigMap(metadata=ObjectMeta(name="a", namespace="ns"), data={"k": "v"}))
-    assert made.metadata.uid and fake.objects[MAPS]["ns/a"]["kind"] == "ConfigMap"
+    created = await client.create(ConfigMap(metadata=ObjectMeta(name="a", namespace="ns"), data={"k": "v"}))
+    assert created.metadata.uid and fake.objects[MAPS]["ns/a"]["kind"] == "ConfigMap"
     with pytest.raises(Conflict) as caught:
-        await client.create(made, namespace="ns")
+        await client.create(created, namespace="ns")
     assert caught.value.already_exists
     with pytest.raises(Invalid):
         await client.create(ConfigMap(metadata=ObjectMeta(name="Bad_Name")))
@@ -106,8 +106,8 @@ async def test_patches(fake: FakeApi, client: Client) -> None:
 
 async def test_apply(fake: FakeApi, client: Client) -> None:
     body = {"data": {"k": "v"}}
-    made = await client.patch(ConfigMap, "a", "ns", body=body, kind=PatchKind.APPLY, field_manager="koordlet")
-    assert made.data == {"k": "v"} and fake.objects[MAPS]["ns/a"]["metadata"]["namespace"] == "ns"
+    patched = await client.patch(ConfigMap, "a", "ns", body=body, kind=PatchKind.APPLY, field_manager="koordlet")
+    assert patched.data == {"k": "v"} and fake.objects[MAPS]["ns/a"]["metadata"]["namespace"] == "ns"
     fake.objects[MAPS]["ns/a"]["owner"] = "else"
     with pytest.raises(Conflict):
         await client.patch(ConfigMap, "a", "ns", body=body, kind=PatchKind.APPLY, field_manager="koordlet")

@@ -75,8 +75,8 @@ def config_map(name: str, namespace: str, **data: Any) -> ConfigMap:
 
 class TestConformance:
     async def test_verbs(self, kube: Client, namespace: str) -> None:
-        made = await kube.create(config_map("a", namespace, k="v", gone="x"))
-        assert made.metadata.uid and made.metadata.resource_version
+        created = await kube.create(config_map("a", namespace, k="v", gone="x"))
+        assert created.metadata.uid and created.metadata.resource_version
         with pytest.raises(Conflict) as caught:
             await kube.create(config_map("a", namespace))
         assert caught.value.already_exists
@@ -84,14 +84,14 @@ class TestConformance:
         assert change == {"k": "w", "gone": None, "new": "y"}
         patched = await kube.patch(ConfigMap, "a", namespace, body={"data": change})
         assert patched.data == {"k": "w", "new": "y"}
-        stale = {"metadata": {"resourceVersion": made.metadata.resource_version}, "data": {"k": "z"}}
+        stale = {"metadata": {"resourceVersion": created.metadata.resource_version}, "data": {"k": "z"}}
         with pytest.raises(Conflict) as caught:
             await kube.patch(ConfigMap, "a", namespace, body=stale)
         assert not caught.value.already_exists
         assert (await kube.get(ConfigMap, "a", namespace)).data == {"k": "w", "new": "y"}
         with pytest.raises(Conflict):
             await kube.delete(ConfigMap, "a", namespace, uid=str(uuid.uuid4()))
-        assert await kube.delete(ConfigMap, "a", namespace, uid=made.metadata.uid)
+        assert await kube.delete(ConfigMap, "a", namespace, uid=created.metadata.uid)
         with pytest.raises(NotFound):
             await kube.get(ConfigMap, "a", namespace)
         assert not await kube.delete(ConfigMap, "a", namespace, missing_ok=True)

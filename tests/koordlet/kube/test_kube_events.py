@@ -20,10 +20,10 @@ EVENTS = "api/v1/events"
 
 @pytest.fixture
 async def recorder(client: Client) -> AsyncIterator[EventRecorder]:
-    made = EventRecorder(client, "koordlet", "node-1")
-    await made.start()
-    yield made
-    await made.stop()
+    recorder = EventRecorder(client, "koordlet", "node-1")
+    await recorder.start()
+    yield recorder
+    await recorder.stop()
 
 
 def pod(name: str = "web", namespace: str = "ns") -> Pod:

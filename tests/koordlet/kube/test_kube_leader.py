@@ -75,15 +75,15 @@ class Candidate:
 
 @pytest.fixture
 async def candidate(client: Client) -> AsyncIterator[Callable[..., Candidate]]:
-    made = []
+    candidates = []
 
     def begin(name: str, **options: Any) -> Candidate:
         candidate = Candidate(options.pop("client", client), name, **options)
-        made.append(candidate)
+        candidates.append(candidate)
         return candidate
 
     yield begin
-    await end_tasks(*(candidate.task for candidate in made))
+    await end_tasks(*(candidate.task for candidate in candidates))
 
 
 def spec(fake: FakeApi) -> dict[str, Any]:

@@ -22,9 +22,9 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 async def queue(clock: FakeClock) -> AsyncIterator[WorkQueue[Any]]:
-    made: WorkQueue[Any] = WorkQueue("q", clock=clock, registry=CollectorRegistry())
-    yield made
-    await made.shutdown()
+    queue: WorkQueue[Any] = WorkQueue("q", clock=clock, registry=CollectorRegistry())
+    yield queue
+    await queue.shutdown()
 
 
 async def test_an_item_waits_once_and_in_order(queue: WorkQueue[Any]) -> None:

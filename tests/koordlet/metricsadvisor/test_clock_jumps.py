@@ -58,7 +58,7 @@ class Machine:
 def collector(machine: Machine, pods_known: bool = True) -> tuple[UseCollector, MetricCache]:
     cache = MetricCache()
     reader: Any = machine
-    made = UseCollector(
+    collector = UseCollector(
         reader,
         lambda: WORKLOADS,
         cache,
@@ -68,33 +68,33 @@ def collector(machine: Machine, pods_known: bool = True) -> tuple[UseCollector, 
         options=UseOptions(),
         clock=lambda: machine.clock,
     )
-    return made, cache
+    return collector, cache
 
 
-def step(machine: Machine, made: UseCollector, true: float, shown: float) -> float | None:
+def step(machine: Machine, use_collector: UseCollector, true: float, shown: float) -> float | None:
     """Time passes; the container's cores afterwards."""
     machine.now += true
     machine.clock += shown
-    made.tick()
-    return None if made.snapshot is None else float(made.snapshot.use.cores[0])
+    use_collector.tick()
+    return None if use_collector.snapshot is None else float(use_collector.snapshot.use.cores[0])
 
 
 def test_a_clock_that_keeps_time_gives_the_rate() -> None:
     machine = Machine()
-    made, _ = collector(machine)
-    assert step(machine, made, 0, 0) is None
-    assert step(machine, made, 1, 1) == pytest.approx(1.0)
-    assert made.snapshot is not None
-    assert made.snapshot.node is not None
-    assert made.snapshot.node.cores == pytest.approx(1.0)
+    collector_, _ = collector(machine)
+    assert step(machine, collector_, 0, 0) is None
+    assert step(machine, collector_, 1, 1) == pytest.approx(1.0)
+    assert collector_.snapshot is not None
+    assert collector_.snapshot.node is not None
+    assert collector_.snapshot.node.cores == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("late", [1.5, 19.9])
 def test_a_late_tick_is_a_longer_mean(late: float) -> None:
     machine = Machine()
-    made, cache = collector(machine)
-    step(machine, made, 0, 0)
-    assert step(machine, made, late, late) == pytest.approx(1.0)
+    collector_, cache = collector(machine)
+    step(machine, collector_, 0, 0)
+    assert step(machine, collector_, late, late) == pytest.approx(1.0)
     assert len(cache.query("container_cpu_usage", 0, 1e9).values) == 1
 
 
@@ -102,10 +102,10 @@ def test_a_late_tick_is_a_longer_mean(late: float) -> None:
 def test_a_tick_later_than_twenty_is_a_new_baseline(late: float) -> None:
     """A suspended machine or a stopped process: both clocks go on, and the reading before is no baseline."""
     machine = Machine()
-    made, cache = collector(machine)
-    step(machine, made, 0, 0)
-    assert step(machine, made, late, late) is None
-    assert step(machine, made, 1, 1) == pytest.approx(1.0)
+    collector_, cache = collector(machine)
+    step(machine, collector_, 0, 0)
+    assert step(machine, collector_, late, late) is None
+    assert step(machine, collector_, 1, 1) == pytest.approx(1.0)
     assert len(cache.query("container_cpu_usage", 0, 1e9).values) == 1
 
 
@@ -113,34 +113,34 @@ def test_a_tick_later_than_twenty_is_a_new_baseline(late: float) -> None:
 def test_system_use_takes_fresh_inputs_and_known_pods(late: float, known: bool, expected: bool) -> None:
     """Older than 10 s, or before the kubelet answered: node samples go on, system samples stop."""
     machine = Machine()
-    made, cache = collector(machine, pods_known=known)
-    step(machine, made, 0, 0)
-    step(machine, made, late, late)
+    collector_, cache = collector(machine, pods_known=known)
+    step(machine, collector_, 0, 0)
+    step(machine, collector_, late, late)
     assert len(cache.query("node_cpu_usage", 0, 1e9).values) == 1
     assert len(cache.query("sys_cpu_usage", 0, 1e9).values) == expected
-    assert made.snapshot is not None
-    assert (made.snapshot.system is not None) == expected
+    assert collector_.snapshot is not None
+    assert (collector_.snapshot.system is not None) == expected
 
 
 def test_a_clock_that_stands_still_or_runs_back_gives_no_sample() -> None:
     machine = Machine()
-    made, cache = collector(machine)
-    step(machine, made, 0, 0)
-    step(machine, made, 1, 1)
+    collector_, cache = collector(machine)
+    step(machine, collector_, 0, 0)
+    step(machine, collector_, 1, 1)
     for shown in (0, -30):
-        assert step(machine, made, 1, shown) == pytest.approx(1.0), "the last figures stay"
+        assert step(machine, collector_, 1, shown) == pytest.approx(1.0), "the last figures stay"
     assert len(cache.query("container_cpu_usage", -1e9, 1e9).values) == 1
-    assert step(machine, made, 1, 1) == pytest.approx(1.0), "the next tick is correct again"
+    assert step(machine, collector_, 1, 1) == pytest.approx(1.0), "the next tick is correct again"
 
 
 @given(st.lists(st.floats(-5000, 5000), min_size=1, max_size=20))
 def test_no_jump_leaves_a_trace_after_two_good_ticks(jumps: list[float]) -> None:
     machine = Machine()
-    made, cache = collector(machine)
+    collector_, cache = collector(machine)
     for jump in jumps:
-        step(machine, made, 1, jump)
-    step(machine, made, 1, 1)
-    assert step(machine, made, 1, 1) == pytest.approx(1.0)
+        step(machine, collector_, 1, jump)
+    step(machine, collector_, 1, 1)
+    assert step(machine, collector_, 1, 1) == pytest.approx(1.0)
     points = cache.query("container_cpu_usage", -1e9, 1e9)
     assert (points.values >= 0).all()
     assert (points.times[1:] >= points.times[:-1]).all()
@@ -148,13 +148,13 @@ def test_no_jump_leaves_a_trace_after_two_good_ticks(jumps: list[float]) -> None
 
 def test_every_other_round_of_latency_is_skipped_while_relaxed() -> None:
     context = ProbeContext(lambda: WORKLOADS, Registries(), CgroupIndex(lambda: ()), clock=lambda: 0.0)
-    made, source = SchedLatencyCollector(context), Latency()
-    made.attach(source)
+    collector, source = SchedLatencyCollector(context), Latency()
+    collector.attach(source)
     for relaxed, readings in ((False, 4), (True, 2), (False, 4)):
-        made.relax(relaxed)
+        collector.relax(relaxed)
         before = source.readings
         for _ in range(4):
-            made.read()
+            collector.read()
         assert source.readings - before == readings
 
 
@@ -190,7 +190,7 @@ def test_absent_pressure_files_are_looked_for_now_and_then() -> None:
             return CgroupTable((MAIN.cgroup_dir,), np.array([7], dtype=np.uint64), off, off, columns)
 
     registries, reader = Registries(), Pressing()
-    made = PressureCollector(
+    collector = PressureCollector(
         reader,  # type: ignore[arg-type]
         lambda: WORKLOADS,
         MetricCache(),
@@ -200,9 +200,9 @@ def test_absent_pressure_files_are_looked_for_now_and_then() -> None:
         clock=lambda: 0.0,
     )
     for _ in range(2 * RETRY_ROUNDS):
-        made.read()
+        collector.read()
     assert len(rounds) == 2
     total[0] = 5.0
     for _ in range(3):
-        made.read()
+        collector.read()
     assert len(rounds) == 5

@@ -62,7 +62,7 @@ class _Counter:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[CpiCollector, Counted, MetricCache, Any]]:
+def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[CpiCollector, Counted, MetricCache, Any]]:
     def make(answers: dict[str, Any], feature: Feature = Feature(True)) -> Any:
         counted = Counted(answers)
         monkeypatch.setattr(cpi, "CgroupCounters", counted)
@@ -85,8 +85,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[CpiCollector, C
     return make
 
 
-async def test_running_containers_are_counted_on_the_online_cpus(made: Any) -> None:
-    collector, counted, cache, (registries, conditions) = made({"/perf/pod1/1": (3e9, 2e9), "/perf/pod1/2": (5e9, 1e9)})
+async def test_running_containers_are_counted_on_the_online_cpus(make: Any) -> None:
+    collector, counted, cache, (registries, conditions) = make({"/perf/pod1/1": (3e9, 2e9), "/perf/pod1/2": (5e9, 1e9)})
     await collector.read()
     running = [("/perf/pod1/1", (0, 2, 3)), ("/perf/pod1/2", (0, 2, 3))]
     assert counted.opened == running, "not the ended one, not the pod"
@@ -110,24 +110,24 @@ TROUBLE = {
 
 
 @pytest.mark.parametrize("trouble", TROUBLE.values(), ids=TROUBLE)
-async def test_one_container_that_fails_costs_its_own_figure(made: Any, trouble: Any) -> None:
-    collector, counted, _, _ = made({"/perf/pod1/1": trouble, "/perf/pod1/2": (4e9, 2e9)})
+async def test_one_container_that_fails_costs_its_own_figure(make: Any, trouble: Any) -> None:
+    collector, counted, _, _ = make({"/perf/pod1/1": trouble, "/perf/pod1/2": (4e9, 2e9)})
     await collector.read()
     assert collector.window == {"containerd://2": 2.0}
     assert not counted.open
 
 
-async def test_without_descriptors_the_other_containers_wait_for_the_next_round(made: Any) -> None:
+async def test_without_descriptors_the_other_containers_wait_for_the_next_round(make: Any) -> None:
     answers = {"/perf/pod1/1": (4e9, 2e9), "/perf/pod1/2": PerfError(errno.EMFILE, "too many")}
-    collector, counted, _, (registries, _) = made(answers)
+    collector, counted, _, (registries, _) = make(answers)
     await collector.read()
     assert set(collector.figures) == {"containerd://1"}
     assert not counted.open
     assert b"koordlet_collector_failures_total" in generate_latest(registries.internal)
 
 
-async def test_removed_containers_are_not_shown(made: Any) -> None:
-    collector, counted, _, (registries, _) = made({"/perf/pod1/1": (4e9, 2e9), "/perf/pod1/2": (4e9, 2e9)})
+async def test_removed_containers_are_not_shown(make: Any) -> None:
+    collector, counted, _, (registries, _) = make({"/perf/pod1/1": (4e9, 2e9), "/perf/pod1/2": (4e9, 2e9)})
     await collector.read()
     counted.answers["/perf/pod1/1"] = PerfError(errno.ENOENT, "gone")
     await collector.read()
@@ -136,8 +136,8 @@ async def test_removed_containers_are_not_shown(made: Any) -> None:
     assert "containerd://1" not in page
 
 
-async def test_a_round_that_is_cancelled_closes_everything(made: Any) -> None:
-    collector, counted, _, _ = made({"/perf/pod1/1": (4e9, 2e9), "/perf/pod1/2": (4e9, 2e9)})
+async def test_a_round_that_is_cancelled_closes_everything(make: Any) -> None:
+    collector, counted, _, _ = make({"/perf/pod1/1": (4e9, 2e9), "/perf/pod1/2": (4e9, 2e9)})
 
     async def cancelled(_: float) -> None:
         assert len(counted.open) == 2
@@ -149,8 +149,8 @@ async def test_a_round_that_is_cancelled_closes_everything(made: Any) -> None:
     assert not counted.open
 
 
-async def test_a_machine_without_counters_is_a_condition(made: Any) -> None:
-    collector, counted, _, (_, conditions) = made({}, Feature(False, "no counters"))
+async def test_a_machine_without_counters_is_a_condition(make: Any) -> None:
+    collector, counted, _, (_, conditions) = make({}, Feature(False, "no counters"))
     await collector.read()
     assert conditions.states["cpi"] == CollectorCondition(False, "perf_event", "no counters")
     assert not counted.opened

@@ -126,14 +126,14 @@ SYSTEM = {
 def test_system_use_is_the_remainder(
     node: tuple[float, int], pods: tuple[float, int], apps: tuple[float, int], expected: tuple[float, int]
 ) -> None:
-    got = system_use(NodeUse(*node, 0, 0), ResourceUse(*pods), ResourceUse(*apps))
-    assert (got.cores, got.memory) == pytest.approx(expected)
+    use = system_use(NodeUse(*node, 0, 0), ResourceUse(*pods), ResourceUse(*apps))
+    assert (use.cores, use.memory) == pytest.approx(expected)
 
 
 def test_system_numa_worked_example() -> None:
     node = NodeUse(4.0, 3072, 0, 0, {0: ResourceUse(1.0, 1024), 1: ResourceUse(3.0, 2048)})
-    got = system_numa_use(node, ResourceUse(0.8, 0), {0: 512, 1: 4096})
-    assert {k: (round(u.cores, 9), u.memory) for k, u in got.items()} == {0: (0.2, 512), 1: (0.6, 0)}
+    use = system_numa_use(node, ResourceUse(0.8, 0), {0: 512, 1: 4096})
+    assert {k: (round(u.cores, 9), u.memory) for k, u in use.items()} == {0: (0.2, 512), 1: (0.6, 0)}
     assert system_numa_use(node, ResourceUse(0.8, 0), {1: 0}).keys() == {1}
 
 

@@ -38,8 +38,8 @@ PATIENCE = 120.0
 
 def pod(uid: str, *containers: str, ended: tuple[str, ...] = ()) -> PodMeta:
     where = f"kubepods/burstable/pod{uid}"
-    made = [ContainerMeta(f"containerd://{name}", name, f"{where}/{name}", name not in ended) for name in containers]
-    return PodMeta(uid, f"{uid}-0", "ns", "LS", "koord-prod", "Burstable", where, tuple(made))
+    metas = [ContainerMeta(f"containerd://{name}", name, f"{where}/{name}", name not in ended) for name in containers]
+    return PodMeta(uid, f"{uid}-0", "ns", "LS", "koord-prod", "Burstable", where, tuple(metas))
 
 
 TRAIN, SERVE = pod("train", "main", "side"), pod("serve", "old", "new", ended=("old",))
@@ -175,26 +175,26 @@ class Node:
 
 @pytest.fixture
 def machine(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    made = Machine(tmp_path, [Gpu(FIRST, "GPU-first", 0), Gpu(SECOND, "GPU-second", 1, numa_node=1)])
-    for name, value in made.environment.items():
+    machine = Machine(tmp_path, [Gpu(FIRST, "GPU-first", 0), Gpu(SECOND, "GPU-second", 1, numa_node=1)])
+    for name, value in machine.environment.items():
         monkeypatch.setenv(name, value)
-    made.tell()
-    return made
+    machine.tell()
+    return machine
 
 
 @pytest.fixture
 def node(machine: Machine) -> Iterator[Node]:
-    made = Node(machine)
-    yield made
+    node = Node(machine)
+    yield node
     machine.errors.clear()
     machine.hangs.clear()
     machine.tell()
-    watcher = made.health._watcher
-    made.health.stop()
+    watcher = node.health._watcher
+    node.health.stop()
     if watcher is not None:
         watcher.join(PATIENCE)
-    if made.gpus.nvml is not None:
-        made.gpus.nvml.close()
+    if node.gpus.nvml is not None:
+        node.gpus.nvml.close()
 
 
 async def busy(node: Node) -> None:

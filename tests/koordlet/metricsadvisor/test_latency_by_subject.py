@@ -73,18 +73,18 @@ def test_a_containers_own_groups_count_as_the_container() -> None:
     window = snapshot(
         1, keys=(10, 11, 20, 30), waits=({10: 3}, {10: 1}, {4: 8}, {0: 5}), throttled=(0, 500_000_000, 0, 0)
     )
-    got = by_subject(window, 2.0, owner)
-    assert got.keys() == {WEB.key, JOB.key}
-    web = got[WEB.key]
+    figures = by_subject(window, 2.0, owner)
+    assert figures.keys() == {WEB.key, JOB.key}
+    web = figures[WEB.key]
     assert (web.count, web.wait, web.throttled) == pytest.approx((4, 0.002, 0.25))
     assert web.p50 is not None and web.p99 is not None
     assert 2**19 / 1e9 <= web.p50 <= web.p99 <= 2**20 / 1e9  # bucket 10 holds 2^19..2^20 ns
-    assert got[JOB.key].p99 <= 2**14 / 1e9  # type: ignore[operator]
+    assert figures[JOB.key].p99 <= 2**14 / 1e9  # type: ignore[operator]
 
 
 def test_a_container_that_never_waited_has_no_percentile() -> None:
-    got = by_subject(snapshot(1, keys=(10,), waits=({},)), 1.0, owner)[WEB.key]
-    assert (got.p50, got.p99, got.count, got.wait) == (None, None, 0, 0.0)
+    figures = by_subject(snapshot(1, keys=(10,), waits=({},)), 1.0, owner)[WEB.key]
+    assert (figures.p50, figures.p99, figures.count, figures.wait) == (None, None, 0, 0.0)
 
 
 def test_culprits_are_by_owner_and_longest_first() -> None:

@@ -65,11 +65,11 @@ def window(
 
 
 def test_kinds_are_summed_over_a_containers_own_groups() -> None:
-    got = by_subject(
+    figures = by_subject(
         window({10: {"direct": 30, "refault": 10}, 11: {"direct": 20}, 30: {"direct": 9}}), 2.0, owner, limit
     )
-    assert got.keys() == {WEB.key}, "a cgroup that belongs to no subject has no figures"
-    web = got[WEB.key]
+    assert figures.keys() == {WEB.key}, "a cgroup that belongs to no subject has no figures"
+    web = figures[WEB.key]
     assert web.seconds == pytest.approx({"direct": 0.025, "refault": 0.005})
     assert (web.counts, web.count) == ({"direct": 50, "refault": 10}, 60)
     assert web.own == 0
@@ -79,8 +79,8 @@ def test_kinds_are_summed_over_a_containers_own_groups() -> None:
 def test_a_limit_within_the_container_is_its_own() -> None:
     stalls = {11: {"own_limit": 5, "ancestor": 40}}
     reclaims = {(11, WEBS_LIMIT): (30, 3), (11, 11): (5, 1), (11, KUBEPODS): (10, 1)}
-    got = by_subject(window(stalls, reclaims), 1.0, owner, lambda at: OWNERS.get(at) or limit(at))[WEB.key]
-    assert got.seconds == pytest.approx({"own_limit": 0.035, "ancestor": 0.010})
+    figures = by_subject(window(stalls, reclaims), 1.0, owner, lambda at: OWNERS.get(at) or limit(at))[WEB.key]
+    assert figures.seconds == pytest.approx({"own_limit": 0.035, "ancestor": 0.010})
 
 
 def test_pressure_on_the_node_is_shared_by_how_often_each_pressed() -> None:

@@ -109,14 +109,14 @@ GATED = {
 
 @pytest.mark.parametrize(("gate", "expected"), GATED.items(), ids=GATED)
 def test_a_gate_switches_its_collector_on(tmp_path: Path, gate: str, expected: dict[str, int]) -> None:
-    made = Machine(tmp_path).collectors({gate: True}, resctrl=True)
-    assert {task.name: task.interval_s for task in made.tasks} == ALWAYS | expected
+    collectors = Machine(tmp_path).collectors({gate: True}, resctrl=True)
+    assert {task.name: task.interval_s for task in collectors.tasks} == ALWAYS | expected
 
 
 def test_they_are_off_by_default_with_a_condition(tmp_path: Path) -> None:
-    made = Machine(tmp_path).collectors({})
-    assert {task.name for task in made.tasks} == set(ALWAYS)
-    assert {name: state.reason for name, state in made.conditions.states.items()} == {
+    collectors = Machine(tmp_path).collectors({})
+    assert {task.name for task in collectors.tasks} == set(ALWAYS)
+    assert {name: state.reason for name, state in collectors.conditions.states.items()} == {
         "psi": "feature gate PSICollector is off",
         "cpi": "feature gate CPICollector is off",
         "cold_memory": "feature gate ColdPageCollector is off",
@@ -150,10 +150,10 @@ def test_a_cpi_window_must_fit_its_interval() -> None:
 
 
 def test_pressure_of_a_machine_without_it_is_a_condition(tmp_path: Path) -> None:
-    made = Machine(tmp_path).collectors({"PSICollector": True})
-    assert made.pressure is not None
-    made.pressure.read()
-    assert made.conditions.states["psi"].reason == "this kernel has no pressure stall information"
+    collectors = Machine(tmp_path).collectors({"PSICollector": True})
+    assert collectors.pressure is not None
+    collectors.pressure.read()
+    assert collectors.conditions.states["psi"].reason == "this kernel has no pressure stall information"
 
 
 # --- host applications (§5.6)
@@ -229,14 +229,14 @@ def test_the_facts_of_this_machine() -> None:
 
 def test_storage_is_read_again_only_after_a_change(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
-    made = machine.collectors({})
+    collectors = machine.collectors({})
     sysfs, init = machine.roots.sys / "class/block", machine.roots.proc / "1"
     init.mkdir(parents=True)
     collector = StorageInfoCollector(
-        machine.roots, machine.cache, machine.registries, made.conditions, clock=lambda: machine.now
+        machine.roots, machine.cache, machine.registries, collectors.conditions, clock=lambda: machine.now
     )
     collector.read()
-    assert "class/block" in made.conditions.states["node_storage_info"].reason
+    assert "class/block" in collectors.conditions.states["node_storage_info"].reason
     assert machine.cache.facts.get(FACT_STORAGE) is None
     sysfs.mkdir(parents=True)
     collector.read()

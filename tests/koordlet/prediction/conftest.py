@@ -38,8 +38,8 @@ def node_of(cpu: str = "3", memory: str = "3Gi", **annotations: str) -> Node:
         "metadata": {"name": "node", "annotations": annotations},
         "status": {"allocatable": {"cpu": cpu, "memory": memory}},
     }
-    made: Node = convert(body, Node)
-    return made
+    node: Node = convert(body, Node)
+    return node
 
 
 @dataclass

@@ -23,10 +23,10 @@ ROW = np.array([0])
 
 
 def with_weights(weights: dict[int, float]) -> Histograms:
-    made = Histograms(Buckets(np.arange(10.0)), HALF, rows=1)
+    histograms = Histograms(Buckets(np.arange(10.0)), HALF, rows=1)
     for bucket, weight in weights.items():
-        made.add(ROW, np.array([float(bucket)]), NOW, weight)
-    return made
+        histograms.add(ROW, np.array([float(bucket)]), NOW, weight)
+    return histograms
 
 
 PACKED = {

@@ -22,10 +22,10 @@ TEN_BUCKETS = Buckets(np.arange(10.0))
 
 def histogram_of(buckets: Buckets, *samples: tuple[float, float, float], half_life: float = DAY) -> Histograms:
     """A histogram of (value, weight, time)."""
-    made = Histograms(buckets, half_life, rows=1)
+    histograms = Histograms(buckets, half_life, rows=1)
     for value, weight, at in samples:
-        made.add(ROW, np.array([value]), at, weight)
-    return made
+        histograms.add(ROW, np.array([value]), at, weight)
+    return histograms
 
 
 def percentile(histogram: Histograms, share: float) -> float:

@@ -36,17 +36,17 @@ def roots(kernel_host: Host, cgroup_child: Callable[[str], Any]) -> Iterator[dic
     mounts = kernel_host.facts.cgroup_mounts
     hierarchies = {name: mounts.hierarchy(name) for name in CONTROLLERS}
     roots = {name: root / parent.dir for name, root in hierarchies.items() if root is not None}
-    made: list[Path] = []
+    directories: list[Path] = []
     try:
         for root in set(roots.values()):
             for number in range(PODS):
                 pod = root / f"pod{number}"
-                made += [pod, *(pod / f"c{child}" for child in range(GROUPS // PODS - 1))]
-        for path in made:
+                directories += [pod, *(pod / f"c{child}" for child in range(GROUPS // PODS - 1))]
+        for path in directories:
             path.mkdir()
         yield roots
     finally:
-        for path in reversed(made):
+        for path in reversed(directories):
             path.rmdir()
 
 
@@ -57,21 +57,21 @@ def churn(roots: set[Path]) -> Iterator[None]:
     failures: list[OSError] = []
 
     def run() -> None:
-        made: list[list[Path]] = []
+        pods: list[list[Path]] = []
         try:
             for number in itertools.count():
-                made.append([root / f"pod{number % PODS}" / f"short{number}" for root in roots])
-                for path in made[-1]:
+                pods.append([root / f"pod{number % PODS}" / f"short{number}" for root in roots])
+                for path in pods[-1]:
                     path.mkdir()
-                if len(made) > LIVED or done.is_set():
-                    for path in made.pop(0):
+                if len(pods) > LIVED or done.is_set():
+                    for path in pods.pop(0):
                         path.rmdir()
                 if done.wait(1 / CHURN_PER_SECOND):
                     break
         except OSError as error:
             failures.append(error)
         finally:
-            for path in itertools.chain(*made):
+            for path in itertools.chain(*pods):
                 path.rmdir()
 
     thread = threading.Thread(target=run)

@@ -125,13 +125,13 @@ def test_counters_of_a_running_group_lie_between_two_readings_of_its_files(
 
 def test_all_cgroups_are_there_and_no_others(stats: CgroupStats, cgroup_child: Callable[[str], Any]) -> None:
     parent = cgroup_child("family")
-    made = [parent, *(parent.child(f"c{number}") for number in range(20))]
+    cgroups = [parent, *(parent.child(f"c{number}") for number in range(20))]
     seen = stats.read()
     for root in set(stats.roots.values()):
-        ids = {cgroup_id(f"{root}/{cgroup.dir}") for cgroup in made}
+        ids = {cgroup_id(f"{root}/{cgroup.dir}") for cgroup in cgroups}
         assert ids <= set(seen[root].ids.tolist())
         assert set(seen[root].ids.tolist()) <= ids | {cgroup_id(f"{root}/{path}") for path in tree.walk(root)}
-    ended = made[-1]
+    ended = cgroups[-1]
     gone = {cgroup_id(f"{root}/{ended.dir}") for root in stats.roots.values()}
     ended.remove()
     assert not gone & {cgroup_id for hierarchy in stats.read().values() for cgroup_id in hierarchy.ids.tolist()}

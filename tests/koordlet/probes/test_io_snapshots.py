@@ -165,11 +165,11 @@ def test_cgroups_are_asked_for_their_namespace_less_and_less_often(
 ) -> None:
     _, root = trees
     now = 0.0
-    asked: list[str] = []
+    questions: list[str] = []
     read = members.first_processes
 
     def counted(path: str, limit: int) -> list[int]:
-        asked.append(path)
+        questions.append(path)
         return read(path, limit)
 
     monkeypatch.setattr(members, "first_processes", counted)
@@ -178,8 +178,8 @@ def test_cgroups_are_asked_for_their_namespace_less_and_less_often(
         now = float(second)
         ids.translate(np.array([owner_tag(NETNS, 10**9 + number) for number in range(min(second, 18) + 1)]))
         if second == 18:
-            asked.clear()
-    times = asked.count(f"{root}/cpu/pod/one")
+            questions.clear()
+    times = questions.count(f"{root}/cpu/pod/one")
     assert times <= 3
     (root / "cpu/late").mkdir()
     (root / "cpu/late/cgroup.procs").write_text("13\n")
@@ -187,7 +187,7 @@ def test_cgroups_are_asked_for_their_namespace_less_and_less_often(
     now += 2
     tag = np.array([owner_tag(NETNS, inode(root / "ns/lone"))])
     assert ids.translate(tag, walk=True).tolist() == [inode(root / "cpu/late")], "a new cgroup is asked at once"
-    assert asked.count(f"{root}/cpu/pod/one") == times + 1, "all are asked by a search that must not miss any"
+    assert questions.count(f"{root}/cpu/pod/one") == times + 1, "all are asked by a search that must not miss any"
 
 
 counts = st.dictionaries(st.tuples(st.integers(1, 5), st.integers(0, 2)), st.integers(1, 10**9), max_size=8)

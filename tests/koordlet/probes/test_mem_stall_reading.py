@@ -25,11 +25,11 @@ class Kernel:
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    made = Kernel()
+    kernel = Kernel()
     monkeypatch.setattr(
-        "koordlet.probes.loading.mapped.map_array", lambda fd, name, dtype, entries: getattr(made, name)
+        "koordlet.probes.loading.mapped.map_array", lambda fd, name, dtype, entries: getattr(kernel, name)
     )
-    return made
+    return kernel
 
 
 @pytest.fixture

@@ -41,9 +41,11 @@ class Kernel:
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    made = Kernel()
-    monkeypatch.setattr("koordlet.probes.loading.mapped.map_array", lambda fd, name, dtype, entries: made.tables[name])
-    return made
+    kernel = Kernel()
+    monkeypatch.setattr(
+        "koordlet.probes.loading.mapped.map_array", lambda fd, name, dtype, entries: kernel.tables[name]
+    )
+    return kernel
 
 
 @pytest.fixture

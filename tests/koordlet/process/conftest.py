@@ -212,15 +212,15 @@ class PodTree:
     def pod(self, qos: KubeQOS, containers: int = 1) -> list[Container]:
         """A pod's cgroups; its containers."""
         uid = str(uuid.uuid4())
-        made = []
+        created = []
         for _ in range(containers):
             digest = uuid.uuid4().hex + uuid.uuid4().hex
             runtime = "containerd"
             directory = container_dir(self.driver, qos, uid, f"{runtime}://{digest}")
             self.mkdir(directory)
-            made.append(Container(self, uid, digest, directory))
-        self.containers += made
-        return made
+            created.append(Container(self, uid, digest, directory))
+        self.containers += created
+        return created
 
     def remove_pod(self, uid: str, qos: KubeQOS) -> None:
         for container in [known_container for known_container in self.containers if known_container.pod_uid == uid]:
@@ -552,41 +552,41 @@ def cpus() -> tuple[int, int]:
 
 @pytest.fixture(scope="module")
 def trees(own_host: Host) -> Iterator[Callable[..., PodTree]]:
-    made: list[PodTree] = []
+    trees_: list[PodTree] = []
 
     def make(driver: CgroupDriver = CgroupDriver.CGROUPFS, weight: int = 1, *, disks: bool = False) -> PodTree:
-        made.append(PodTree(own_host, driver, weight, disks=disks))
-        return made[-1]
+        trees_.append(PodTree(own_host, driver, weight, disks=disks))
+        return trees_[-1]
 
     yield make
-    for tree in made:
+    for tree in trees_:
         tree.remove()
 
 
 @pytest.fixture(scope="module")
 def views(trees: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., View]]:
-    made: list[View] = []
+    created: list[View] = []
 
     def make(tree: PodTree, **how: Any) -> View:
-        made.append(View(tree, tmp_path_factory.mktemp("view"), **how))
-        return made[-1]
+        created.append(View(tree, tmp_path_factory.mktemp("view"), **how))
+        return created[-1]
 
     yield make
-    for view in made:
+    for view in created:
         view.close()
 
 
 @pytest.fixture(scope="module")
 def koordlets(views: Any) -> Iterator[Callable[..., Koordlet]]:
     """Start a koordlet; it is killed at the end of the module."""
-    made: list[Koordlet] = []
+    started: list[Koordlet] = []
 
     def start(view: View, *flags: str, **how: Any) -> Koordlet:
-        made.append(Koordlet(view, *flags, **how))
-        return made[-1]
+        started.append(Koordlet(view, *flags, **how))
+        return started[-1]
 
     yield start
-    for koordlet in made:
+    for koordlet in started:
         koordlet.kill()
 
 

@@ -134,7 +134,7 @@ class Fleet:
 
     def add(self, *specs: PodSpec) -> list[Pod]:
         """Make them, as the kubelet and a runtime do: parents first."""
-        made = []
+        pods = []
         for spec in specs:
             uid = spec.uid or str(uuid.uuid4())
             hashes = tuple(uuid.uuid4().hex + uuid.uuid4().hex for _ in range(len(spec.containers) + 1))
@@ -149,9 +149,9 @@ class Fleet:
                 self._set_container(directory, need)
             self.write(pod.sandbox_dir, "cpu.shares", LEAST_SHARES)
             self.pods[uid] = pod
-            made.append(pod)
+            pods.append(pod)
         self._weigh_classes()
-        return made
+        return pods
 
     def vacate(self, pod: Pod) -> None:
         """End what `add` runs in a pod: what a test runs there is alone."""

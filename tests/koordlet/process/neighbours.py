@@ -145,16 +145,16 @@ def network(victims_cpu: int) -> Iterator[Network]:
     """This thread, and every process and thread that it starts, are on a node of their own: over `up0` and a default
     route it reaches another machine, over `pod0` a pod, whose packets are received on `victims_cpu`."""
     own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-    made = Network(f"koord-test-{os.getpid()}-pod", f"koord-test-{os.getpid()}-far")
+    network = Network(f"koord-test-{os.getpid()}-pod", f"koord-test-{os.getpid()}-far")
     assert _libc.unshare(CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
     names: list[str] = []
     try:
-        for name in (made.pod, made.far):
+        for name in (network.pod, network.far):
             run("ip", "netns", "add", name)
             names.append(name)
         run("ip", "link", "set", "lo", "up")
         for mine, its, name, node, address in (
-            ("up0", "up1", made.far, NODE_ADDRESS, FAR_ADDRESS), ("pod0", "eth0", made.pod, POD_GATE, POD_ADDRESS)
+            ("up0", "up1", network.far, NODE_ADDRESS, FAR_ADDRESS), ("pod0", "eth0", network.pod, POD_GATE, POD_ADDRESS)
         ):  # fmt: skip
             run("ip", "link", "add", mine, "type", "veth", "peer", "name", its, "netns", name)
             run("ip", "addr", "add", f"{node}/24", "dev", mine)
@@ -165,10 +165,10 @@ def network(victims_cpu: int) -> Iterator[Network]:
         run("ip", "route", "add", "default", "via", FAR_ADDRESS)
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
         steer = f"echo {1 << victims_cpu:x} > /sys/class/net/eth0/queues/rx-0/rps_cpus"
-        run("ip", "netns", "exec", made.pod, "sh", "-c", steer)
+        run("ip", "netns", "exec", network.pod, "sh", "-c", steer)
         rules = "".join(f"-A INPUT -s 192.0.2.{i % 250} -p udp --dport {i} -j DROP\n" for i in range(1, RULES + 1))
-        run("ip", "netns", "exec", made.pod, "iptables-restore", text=f"*filter\n{rules}COMMIT\n")
-        yield made
+        run("ip", "netns", "exec", network.pod, "iptables-restore", text=f"*filter\n{rules}COMMIT\n")
+        yield network
     finally:
         for name in names:
             run("ip", "netns", "del", name)

@@ -201,7 +201,7 @@ def prometheus(
     (web,), (job,) = tree.pod(KubeQOS.BURSTABLE), tree.pod(KubeQOS.BESTEFFORT)
     directory = tmp_path_factory.mktemp("dashboards")
     api, kubelet = Api(directory / "api", tools.free_port()), Kubelet(directory)
-    made: list[Prometheus] = []
+    servers: list[Prometheus] = []
     try:
         api.start()
         tools.until(api.ready, "the API server")
@@ -226,12 +226,12 @@ def prometheus(
             standalone=False,
         )  # fmt: skip
         koordlet.wait()
-        made.append(_scraping(koordlet.port, tools.free_port(), directory))
+        servers.append(_scraping(koordlet.port, tools.free_port(), directory))
         reported = 'koordlet_node_metric_reports_total{status="succeeded"} > 0'
-        tools.until(lambda: made[0].ask(reported), f"a report (log: {koordlet.log_path})")
-        yield made[0]
+        tools.until(lambda: servers[0].ask(reported), f"a report (log: {koordlet.log_path})")
+        yield servers[0]
     finally:
-        for server in made:
+        for server in servers:
             server.process.terminate()
             server.process.wait(30)
         kubelet.close()

@@ -22,9 +22,9 @@ KILLS, PODS = 5, 20
 @pytest.fixture
 def scene(tools: Any, trees: Any, views: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     pods = Fleet(trees())
-    made = Scene(tools, pods, views(pods.tree), tmp_path_factory.mktemp("cluster"))
-    yield made
-    made.close()
+    scene = Scene(tools, pods, views(pods.tree), tmp_path_factory.mktemp("cluster"))
+    yield scene
+    scene.close()
 
 
 def test_after_every_kill_the_tree_comes_to_what_is_specified(scene: Scene) -> None:

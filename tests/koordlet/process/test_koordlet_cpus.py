@@ -68,12 +68,12 @@ def scene(tools: Any, trees: Any, views: Any, tmp_path_factory: pytest.TempPathF
     tree = trees()
     fleet = Fleet(tree)
     fleet.add(*SPECS)
-    made = Scene(tools, fleet, views(tree), tmp_path_factory.mktemp("cluster"), gates=GATES)
+    scene = Scene(tools, fleet, views(tree), tmp_path_factory.mktemp("cluster"), gates=GATES)
     try:
-        made.open(SLO, cpus=len(ALL), memory_mib=4096)
-        yield made
+        scene.open(SLO, cpus=len(ALL), memory_mib=4096)
+        yield scene
     finally:
-        made.close()
+        scene.close()
 
 
 def _ask(scene: Scene, *, wanted: bool) -> None:

@@ -99,12 +99,12 @@ def test_pods_in_a_churn_leave_nothing_behind(shared: Any, tree: Any, tools: Any
     tools.until(lambda: held()["rows"] == held()["containers"], "a settled picture")
     before = held()
     for _ in range(8):
-        made = [tree.pod(KubeQOS.BESTEFFORT, 2) for _ in range(4)]
-        for containers in made:
+        pods = [tree.pod(KubeQOS.BESTEFFORT, 2) for _ in range(4)]
+        for containers in pods:
             containers[0].run("time.sleep(100)")
         if _ in (3, 7):  # long enough for a first figure
-            tools.until(lambda made=made: shared.row(made[-1][0]).get("cpu") is not None, "a pod of the churn in /top")
-        for containers in made:
+            tools.until(lambda pods=pods: shared.row(pods[-1][0]).get("cpu") is not None, "a pod of the churn in /top")
+        for containers in pods:
             tree.remove_pod(containers[0].pod_uid, KubeQOS.BESTEFFORT)
     tools.until(lambda: held()["rows"] <= before["rows"], "the pods to go")
     # files of what stays may be opened only now (a spot check reads one cgroup a tick); those of 32 pods would show

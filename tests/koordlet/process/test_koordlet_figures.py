@@ -120,10 +120,10 @@ def scene(
         "limited": limited.run(tools.BURN, cpus[1]),
         "holder": holder.run(tools.touch(MEBIBYTES), cpus[1]),
     }
-    made = Scene(tools, koordlet, worker, idle, batch, limited, holder, pids)
-    _watch(made, tree)
-    yield made
-    made.koordlet.kill()
+    scene = Scene(tools, koordlet, worker, idle, batch, limited, holder, pids)
+    _watch(scene, tree)
+    yield scene
+    scene.koordlet.kill()
     for container in tree.containers:
         container.end()
 

@@ -102,22 +102,22 @@ def held(scene: Scene, directory: str, values: dict[str, int]) -> dict[str, bool
 @pytest.fixture(scope="module")
 def scene(tools: Any, trees: Any, views: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     tree = trees()
-    made = Scene(tools, Fleet(tree), views(tree), tmp_path_factory.mktemp("cluster"), gates=GATES)
-    (made.view.scratch / "hookserver.d").mkdir()
+    scene = Scene(tools, Fleet(tree), views(tree), tmp_path_factory.mktemp("cluster"), gates=GATES)
+    (scene.view.scratch / "hookserver.d").mkdir()
     try:
-        made.open(SPEC, cpus=2, memory_mib=4096)
-        made.start(PATIENT)
-        made.settle()
-        yield made
+        scene.open(SPEC, cpus=2, memory_mib=4096)
+        scene.start(PATIENT)
+        scene.settle()
+        yield scene
     finally:
-        made.close()
+        scene.close()
 
 
 @pytest.fixture(scope="module")
 def proxy(scene: Scene) -> Iterator[Proxy]:
-    made = Proxy(scene)
-    yield made
-    made.channel.close()
+    proxy = Proxy(scene)
+    yield proxy
+    proxy.channel.close()
 
 
 def test_koordlet_registers_and_only_root_may_call(scene: Scene, proxy: Proxy) -> None:
@@ -288,8 +288,8 @@ class Containerd:
 
 @pytest.fixture(scope="module")
 def runtime(scene: Scene) -> Iterator[Containerd]:
-    with Containerd(scene.view.scratch / "nri.sock") as made:
-        yield made
+    with Containerd(scene.view.scratch / "nri.sock") as containerd:
+        yield containerd
 
 
 @pytest.fixture(scope="module")

@@ -31,18 +31,18 @@ PATIENCE = 120.0
 @pytest.fixture(scope="module")
 def scene(tools: Any, trees: Any, views: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     tree = trees()
-    made = Scene(tools, Fleet(tree), views(tree), tmp_path_factory.mktemp("cluster"), gates="PodResourcesProxy=true")
-    scratch = made.view.scratch
+    scene = Scene(tools, Fleet(tree), views(tree), tmp_path_factory.mktemp("cluster"), gates="PodResourcesProxy=true")
+    scratch = scene.view.scratch
     try:
-        made.open({}, cpus=2, memory_mib=4096)
-        made.start(
+        scene.open({}, cpus=2, memory_mib=4096)
+        scene.start(
             f"--pod-resources-proxy-path={scratch / 'own/pod-resources'}",
             f"--var-lib-kubelet-dir={scratch / 'kubelet'}",
             "--kubelet-sync-interval=1h",
         )  # fmt: skip
-        yield made
+        yield scene
     finally:
-        made.close()
+        scene.close()
 
 
 @pytest.fixture

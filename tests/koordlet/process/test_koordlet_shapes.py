@@ -56,11 +56,11 @@ def namespace() -> Iterator[None]:
 @pytest.fixture
 def scene(namespace: None, tools: Any, trees: Any, views: Any, tmp_path: Path) -> Iterator[Scene]:
     fleet = Fleet(trees())
-    made = Scene(tools, fleet, views(fleet.tree), tmp_path, gates="TCNetworkQoS=true")
+    scene = Scene(tools, fleet, views(fleet.tree), tmp_path, gates="TCNetworkQoS=true")
     try:
-        yield made
+        yield scene
     finally:
-        made.close()
+        scene.close()
 
 
 def picture() -> tuple[str, ...]:

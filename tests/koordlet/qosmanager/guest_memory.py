@@ -65,12 +65,12 @@ def pod(cgroup_child: Callable[[str], Any]) -> Iterator[tuple[PodView, Any]]:
     container = group.child("c0")
     resources = {"requests": {"memory": f"{LIMIT // 2}Mi"}, "limits": {"memory": f"{LIMIT}Mi"}}
     annotation = '{"priorityEnable":1,"priority":6,"oomKillGroup":1}'
-    made = make_pod("web", qos="LS", spec={"containers": [{"name": "c0", "resources": resources}]},
+    pod = make_pod("web", qos="LS", spec={"containers": [{"name": "c0", "resources": resources}]},
                     annotations={"koordinator.sh/memoryQOS": annotation})  # fmt: skip
-    (meta,) = made.meta.containers
+    (meta,) = pod.meta.containers
     meta = replace(meta, cgroup_dir=container.dir)
-    made = replace(made, meta=replace(made.meta, cgroup_dir=group.dir, containers=(meta,)))
-    yield replace(made, containers=(ContainerView(meta, None, None, LIMIT * MIB),)), container
+    pod = replace(pod, meta=replace(pod.meta, cgroup_dir=group.dir, containers=(meta,)))
+    yield replace(pod, containers=(ContainerView(meta, None, None, LIMIT * MIB),)), container
 
 
 def view_of(pod: PodView, fs: CgroupFS, now: float) -> Any:

@@ -38,9 +38,9 @@ def web(
         {"name": f"c{number}", **({"resources": {"limits": {"cpu": limit}}} if limit else {})}
         for number, limit in enumerate(limits)
     ]
-    made = make_pod("web", qos=qos, containers=len(limits), spec={"containers": specs}, **fields)
-    containers = tuple(ContainerView(meta, cpu, throttled) for meta in made.meta.containers)
-    return PodView.of(made.meta, 1_000, None, containers)
+    pod = make_pod("web", qos=qos, containers=len(limits), spec={"containers": specs}, **fields)
+    containers = tuple(ContainerView(meta, cpu, throttled) for meta in pod.meta.containers)
+    return PodView.of(pod.meta, 1_000, None, containers)
 
 
 def burst_view(

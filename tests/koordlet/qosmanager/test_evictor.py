@@ -30,8 +30,11 @@ PODS = "/api/v1/namespaces/default/pods"
 
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[Client]:
-    async with ApiServer(tmp_path / "data") as server, Client(ClientConfig.load(str(server.kubeconfig_path))) as made:
-        yield made
+    async with (
+        ApiServer(tmp_path / "data") as server,
+        Client(ClientConfig.load(str(server.kubeconfig_path))) as client_,
+    ):
+        yield client_
 
 
 class Node:
@@ -82,10 +85,10 @@ class Node:
 
 @pytest.fixture
 async def node(client: Client) -> AsyncIterator[Node]:
-    made = Node(client)
-    await made.events.start()
-    yield made
-    await made.events.stop()
+    node = Node(client)
+    await node.events.start()
+    yield node
+    await node.events.stop()
 
 
 def task(*pods: PodView, release: int = 100) -> EvictionTask:

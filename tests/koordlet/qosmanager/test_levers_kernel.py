@@ -40,9 +40,9 @@ def pod(cgroup_child: Callable[[str], Any]) -> tuple[PodView, list[Any]]:
     groups = [group.child(name) for name in ("c0", "c1")]
     limits = {"resources": {"limits": {"kubernetes.io/batch-cpu": "2000"}}}
     spec = {"containers": [{"name": "c0", **limits}, {"name": "c1"}]}
-    made = make_pod("burn", qos="BE", kube="BestEffort", containers=2, cpu=1500, memory=64 * MIB, spec=spec)
-    metas = tuple(replace(m, cgroup_dir=g.dir) for m, g in zip(made.meta.containers, groups, strict=True))
-    return replace(made, meta=replace(made.meta, cgroup_dir=group.dir, containers=metas)), groups
+    pod = make_pod("burn", qos="BE", kube="BestEffort", containers=2, cpu=1500, memory=64 * MIB, spec=spec)
+    metas = tuple(replace(m, cgroup_dir=g.dir) for m, g in zip(pod.meta.containers, groups, strict=True))
+    return replace(pod, meta=replace(pod.meta, cgroup_dir=group.dir, containers=metas)), groups
 
 
 @pytest.fixture

@@ -70,9 +70,9 @@ def manager_of(*strategies: Scripted, interval: float = 1.0) -> tuple[QoSManager
         return clock["view"] and replace(clock["view"], now=clock["now"])  # type: ignore[type-var]
 
     evictor = Evictor()
-    made = QoSManager([(strategy, interval) for strategy in strategies], node_view, executor, evictor, registries)  # type: ignore[arg-type, misc]
+    manager = QoSManager([(strategy, interval) for strategy in strategies], node_view, executor, evictor, registries)  # type: ignore[arg-type, misc]
     clock["evictor"] = evictor
-    return made, executor, registries, clock
+    return manager, executor, registries, clock
 
 
 async def test_a_decision_is_declared_and_stays_while_the_strategy_waits() -> None:

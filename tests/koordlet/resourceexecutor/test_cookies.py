@@ -85,11 +85,11 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     kernel = CoreKernel()
     monkeypatch.setattr(coresched, "_libc", kernel)
-    made = Machine(kernel)
-    made.run("a", 11, 12)
-    made.run("b", 21)
-    made.run("c", 31)
-    return made
+    machine = Machine(kernel)
+    machine.run("a", 11, 12)
+    machine.run("b", 21)
+    machine.run("c", 31)
+    return machine
 
 
 def test_members_share_a_cookie_and_groups_do_not(machine: Machine) -> None:

@@ -97,10 +97,10 @@ class Node(RuleBasedStateMachine):
     def start(self) -> None:
         ledger, problem = Ledger.load(self.folder / "ledger.json", "boot")
         assert problem == ""
-        made: Any = Executor(
+        executor: Any = Executor(
             self.kernel, ledger, Recorder(), Registries(), expected=tuple(OWNERS), clock=lambda: self.now,  # type: ignore[arg-type]
         )  # fmt: skip
-        self.executor, self.declared, self.clean = made, {}, False
+        self.executor, self.declared, self.clean = executor, {}, False
 
     @rule(data=st.data())
     def suppress(self, data: st.DataObject) -> None:

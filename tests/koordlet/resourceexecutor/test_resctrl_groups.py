@@ -75,11 +75,11 @@ def bench(mounted_resctrl: MountedResctrl, tmp_path: Path) -> Bench:
 
 @contextlib.contextmanager
 def sleepers(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    made = [subprocess.Popen(["sleep", "1000"]) for _ in range(count)]
+    processes = [subprocess.Popen(["sleep", "1000"]) for _ in range(count)]
     try:
-        yield made
+        yield processes
     finally:
-        for process in made:
+        for process in processes:
             process.kill()
             process.wait()
 
@@ -212,9 +212,9 @@ def test_groups_beyond_the_hardwares_number_are_problems_and_do_not_affect_other
 ) -> None:
     names = ["BE", "LS", "LSR", "koordlet-1", "koordlet-2"]
     result = bench.desire(*(update for name in names for update in group(name)))
-    made = {name for name in names if (bench.root / name).is_dir()}
+    existing = {name for name in names if (bench.root / name).is_dir()}
     refused = {setting.device: cause for setting, cause in result.problems.items()}
-    assert made == {"BE", "LS", "LSR"}
+    assert existing == {"BE", "LS", "LSR"}
     assert refused.keys() == {"koordlet-1", "koordlet-2"}
     assert "Out of CLOSIDs" in refused["koordlet-1"]
     bench.now += 10

@@ -121,20 +121,34 @@ def bits(text: str) -> int:
 @pytest.fixture
 def space() -> Iterator[Space]:
     stem = f"koord-test-{os.getpid()}-{next(_serial)}"
-    made = Space(f"{stem}-a", f"{stem}-b")
-    for name in (made.name, made.other):
+    namespace = Space(f"{stem}-a", f"{stem}-b")
+    for name in (namespace.name, namespace.other):
         run("ip", "netns", "add", name)
     try:
-        run("ip", "-n", made.name, "link", "add", "up0", "type", "veth", "peer", "name", "up1", "netns", made.other)
+        run(
+            "ip",
+            "-n",
+            namespace.name,
+            "link",
+            "add",
+            "up0",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "up1",
+            "netns",
+            namespace.other,
+        )
         for name, interface, addresses in (
-            (made.name, "up0", ["10.9.0.1", *ADDRESSES.values()]), (made.other, "up1", ["10.9.0.2"])
+            (namespace.name, "up0", ["10.9.0.1", *ADDRESSES.values()]), (namespace.other, "up1", ["10.9.0.2"])
         ):  # fmt: skip
             for address in addresses:
                 run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", interface)
             run("ip", "-n", name, "link", "set", interface, "up")
-        yield made
+        yield namespace
     finally:
-        for name in (made.name, made.other):
+        for name in (namespace.name, namespace.other):
             run("ip", "netns", "del", name)
 
 
@@ -168,15 +182,15 @@ def bench(space: Space, tmp_path: Path) -> Iterator[Bench]:
 
 
 def pods() -> tuple[Any, ...]:
-    made = []
+    spaces = []
     for name, address in ADDRESSES.items():
         qos = "LS" if name == "ls" else "BE"
         annotations = {"koordinator.sh/networkQOS": '{"egressLimit":"4M"}'} if name == "own" else {}
         pod = make_pod(name, qos=qos, annotations=annotations)
         assert pod.meta.pod is not None
         pod.meta.pod.status.pod_ip = address
-        made.append(pod)
-    return tuple(made)
+        spaces.append(pod)
+    return tuple(spaces)
 
 
 def settings_of(
@@ -256,9 +270,9 @@ def transfer(space: Space, spawn: Any, source: str, count: int) -> float:
     assert receiver.stdout.readline() == "listening\n"
     sender = spawn(["ip", "netns", "exec", space.name, sys.executable, "-S", "-c", SENDER, source, str(count)])
     begin = float(sender.stdout.readline())
-    got, end = receiver.stdout.readline().split()
+    received, end = receiver.stdout.readline().split()
     receiver.wait(timeout=120)
-    assert int(got) == count
+    assert int(received) == count
     return float(end) - begin
 
 

@@ -124,8 +124,8 @@ amounts = st.one_of(st.none(), st.integers(0, 100_000))
 def test_a_pods_limits_are_never_below_those_of_a_container(
     rows: list[tuple[int | None, int | None, int | None]],
 ) -> None:
-    made = [convert(container(f"c{n}", *row), Container) for n, row in enumerate(rows)]  # type: ignore[var-annotated]
-    whole, parts = values(made), [values([container]) for container in made]
+    containers = [convert(container(f"c{n}", *row), Container) for n, row in enumerate(rows)]  # type: ignore[var-annotated]
+    whole, parts = values(containers), [values([container]) for container in containers]
     for file in (QUOTA, MEMORY):
         assert whole[file] == -1 or all(-1 < part[file] <= whole[file] for part in parts)
     assert whole[SHARES] >= max(part[SHARES] for part in parts)

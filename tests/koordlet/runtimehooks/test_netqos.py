@@ -96,9 +96,9 @@ def test_requests_and_limits(class_qos: dict[str, int], expected: tuple[int, int
 )
 def test_a_culprit_has_less_bandwidth(held: dict[str, int], best_effort: tuple[int, int], own: int) -> None:
     pods = [net_pod("own", "BE", "10.0.0.1", "80M"), net_pod("other", "BE", "10.0.0.2")]
-    made = NetQoS(lambda: "eth0", lambda resource, directory: False, held=lambda: held)
+    strategy = NetQoS(lambda: "eth0", lambda resource, directory: False, held=lambda: held)
     policy = slo(be={"egressRequest": "100M", "egressLimit": 50})
-    settings = values(present(made.decide(make_view(slo=policy, pods=pods))))
+    settings = values(present(strategy.decide(make_view(slo=policy, pods=pods))))
     assert settings["tc.class", "eth0 1:4"] == "prio 3 rate {} ceil {}".format(*best_effort)
     (line,) = [v for (kind, place), v in settings.items() if kind == "tc.class" and int(place.split(":")[1], 16) >= 16]
     assert line == f"prio 3 rate {own} ceil {own}"
@@ -106,16 +106,16 @@ def test_a_culprit_has_less_bandwidth(held: dict[str, int], best_effort: tuple[i
 
 def test_a_changed_throttle_level_is_applied_before_the_next_interval() -> None:
     held: dict[str, int] = {}
-    made = NetQoS(lambda: "eth0", lambda resource, directory: False, held=lambda: held)
+    strategy = NetQoS(lambda: "eth0", lambda resource, directory: False, held=lambda: held)
     view = make_view(slo=slo(be={"egressLimit": 50}), pods=[net_pod("other", "BE", "10.0.0.2")])
-    made.decide(view)
-    assert not made.outdated()
+    strategy.decide(view)
+    assert not strategy.outdated()
     held["uid-other"] = 80
-    assert made.outdated()
-    made.decide(view)
-    assert not made.outdated()
+    assert strategy.outdated()
+    strategy.decide(view)
+    assert not strategy.outdated()
     held.clear()
-    assert made.outdated()
+    assert strategy.outdated()
 
 
 def test_requests_of_the_full_bandwidth_leave_the_minimum_to_the_system() -> None:

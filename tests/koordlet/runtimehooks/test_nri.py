@@ -57,17 +57,17 @@ class Extra:
 @pytest.fixture
 async def connect(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
     """Starts a koordlet's plugin; it is stopped with the test."""
-    made: list[NRIPlugin] = []
+    plugins: list[NRIPlugin] = []
 
     async def start(node: Node, **settings: Any) -> NRIPlugin:
         timings = {"connect": PATIENCE, "pause": 0.01, "longest": 0.05, **settings}
         plugin = NRIPlugin(NRISettings(tmp_path / "nri.sock", **timings), node.calls, "containerd")
         await plugin.start()
-        made.append(plugin)
+        plugins.append(plugin)
         return plugin
 
     yield start
-    for plugin in made:
+    for plugin in plugins:
         await plugin.stop()
 
 

@@ -115,9 +115,9 @@ class Scene:
         how = {"name": "c", "resources": ASKED, **how}
         config = container_config("/bin/sh", "-c", command, **how)
         config.log_path = f"{sandbox[1].metadata.name}.log"
-        made = await self.client.create_container(sandbox[0], config, sandbox[1])
-        await self.client.start_container(made)
-        return made
+        created = await self.client.create_container(sandbox[0], config, sandbox[1])
+        await self.client.start_container(created)
+        return created
 
     async def seen(self, name: str) -> dict[str, str]:
         """The complete report that the pod's container writes about itself."""
@@ -138,16 +138,16 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[NRIContainerd]:
-    with running(NRIContainerd()) as made:
-        yield made
+    with running(NRIContainerd()) as server:
+        yield server
 
 
 @pytest.fixture
 async def scene(daemon: NRIContainerd, tmp_path: Path) -> AsyncIterator[Scene]:
     (tmp_path / "told").write_text("by the host\n")
-    made = Scene(daemon, CriClient(str(daemon.socket)), tmp_path)
-    yield made
-    await made.close()
+    scene = Scene(daemon, CriClient(str(daemon.socket)), tmp_path)
+    yield scene
+    await scene.close()
     await asyncio.to_thread(daemon.remove_pods)
     daemon.clear_parents()
 
@@ -187,13 +187,13 @@ async def test_without_koordlet_a_container_has_the_requested_values(scene: Scen
 
 async def test_an_update_contains_the_values_of_the_hooks(scene: Scene) -> None:
     await scene.connect(scene.node(Extra(scene.folder)))
-    made = await scene.container(await scene.pod("updated"))
+    container = await scene.container(await scene.pod("updated"))
     await scene.seen("updated")
     resources = LinuxContainerResources(cpu_period=50_000, cpu_quota=10_000, cpu_shares=2, cpuset_cpus="0")
-    request = UpdateContainerResourcesRequest(container_id=made, linux=resources)
+    request = UpdateContainerResourcesRequest(container_id=container, linux=resources)
     await scene.client.call("UpdateContainerResources", request)
     files = "cpu/cpu.shares cpu/cpu.cfs_quota_us cpu/cpu.cfs_period_us memory/memory.limit_in_bytes"
-    done = await scene.client.exec_sync(made, ["/bin/sh", "-c", f"cd /sys/fs/cgroup; cat {files}"])
+    done = await scene.client.exec_sync(container, ["/bin/sh", "-c", f"cd /sys/fs/cgroup; cat {files}"])
     assert done.stdout.decode().split() == ["512", "50000", "100000", str(GIB)], done.stderr
 
 
@@ -207,10 +207,10 @@ async def test_messages_larger_than_the_buffer_of_containerd(scene: Scene) -> No
             return HookAnswer(env={f"V{number}": "x" * 1000 for number in range(60)})
 
     await scene.connect(scene.node(Long(scene.folder)))
-    made = await scene.container(
+    container = await scene.container(
         await scene.pod("long"), "exec sleep 1000000", envs=[(f"N{number}", "y" * 1000) for number in range(60)]
     )
-    done = await scene.client.exec_sync(made, ["/bin/sh", "-c", "env | grep -c '^V[0-9]*=x\\{1000\\}$'"])
+    done = await scene.client.exec_sync(container, ["/bin/sh", "-c", "env | grep -c '^V[0-9]*=x\\{1000\\}$'"])
     assert done.stdout.decode().strip() == "60", done.stderr
 
 
@@ -243,7 +243,7 @@ async def test_it_connects_when_the_runtime_starts_and_restarts(
         await asyncio.to_thread(daemon.import_images)
         await until(lambda: plugin.problem == "")
         sandbox = await scene.pod("before")
-        made = await scene.container(sandbox)
+        created = await scene.container(sandbox)
         assert (await scene.seen("before"))["cpu/cpu.shares"] == "512"
 
         await asyncio.to_thread(daemon.kill)
@@ -251,7 +251,7 @@ async def test_it_connects_when_the_runtime_starts_and_restarts(
         await asyncio.to_thread(daemon.start)
         await until(lambda: plugin.problem == "")
         running = [container.id for container in await scene.client.list_containers()]
-        assert running == [made], "what ran goes on"
+        assert running == [created], "what ran goes on"
         await scene.container(sandbox, name="side")
         await scene.container(await scene.pod("after"))
         assert (await scene.seen("after"))["cpu/cpu.shares"] == "512"
@@ -274,7 +274,7 @@ async def test_the_runtimes_configuration_selects_events(tmp_path: Path, monkeyp
         await asyncio.to_thread(daemon.start)
         await asyncio.to_thread(daemon.import_images)
         sandbox = await scene.pod("listed")
-        made = await scene.container(sandbox)
+        container = await scene.container(sandbox)
         assert (await scene.seen("listed"))["cpu/cpu.shares"] == "512"
         assert plugin.methods == ["Configure", "CreateContainer"]
 
@@ -288,7 +288,7 @@ async def test_the_runtimes_configuration_selects_events(tmp_path: Path, monkeyp
         method, running = plugin.called[1]
         assert method == "Synchronize"
         assert sandbox[0].encode() in running
-        assert made.encode() in running
+        assert container.encode() in running
         assert "late" in {pod.meta.uid for pod in node.announced.current()}
         await scene.container(late)
         await scene.client.stop_pod_sandbox(late[0])

@@ -101,15 +101,15 @@ def test_groups_of_an_earlier_koordlet_are_removed_after_a_grace_period() -> Non
 
 
 def test_the_hook_names_the_group_and_its_schemata() -> None:
-    made: tuple[str, ...] = ("koordlet-uid-p",)
-    strategy, resctrl_pod = ResctrlPods(lambda: facts(groups=made)), pod({"llc": llc(0, 30), "mb": mb(20)})
+    groups: tuple[str, ...] = ("koordlet-uid-p",)
+    strategy, resctrl_pod = ResctrlPods(lambda: facts(groups=groups)), pod({"llc": llc(0, 30), "mb": mb(20)})
     context, view = HookContext(resctrl_pod), make_view()
     expected = ResctrlAnswer("koordlet-uid-p", "L3:0=f;1=f;\nMB:0=20;1=20;\n")
     for stage in (HookStage.PRE_RUN_POD_SANDBOX, HookStage.PRE_CREATE_CONTAINER):
         assert strategy.answer(stage, context, view).resctrl == expected
     assert strategy.answer(HookStage.PRE_REMOVE_RUN_POD_SANDBOX, context, view).resctrl is None
     assert strategy.answer(HookStage.PRE_RUN_POD_SANDBOX, HookContext(make_pod("x")), view).resctrl is None
-    made = ()
+    groups = ()
     assert strategy.answer(HookStage.PRE_CREATE_CONTAINER, context, view).resctrl is None, (
         "a group that does not exist would prevent the start"
     )

@@ -24,9 +24,9 @@ async def settle() -> None:
 
 @pytest.fixture
 async def callbacks() -> AsyncIterator[Callbacks]:
-    made = Callbacks({SLO: lambda: "slo", PODS: lambda: True}, pods=dict, host_applications=lambda: APPS)
-    yield made
-    await made.stop()
+    callbacks = Callbacks({SLO: lambda: "slo", PODS: lambda: True}, pods=dict, host_applications=lambda: APPS)
+    yield callbacks
+    await callbacks.stop()
 
 
 async def test_a_burst_of_triggers_is_one_run(callbacks: Callbacks) -> None:

@@ -39,9 +39,9 @@ class Kubelet:
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    made = Client(ClientConfig("http://127.0.0.1:1"))
-    yield made
-    await made.close()
+    client = Client(ClientConfig("http://127.0.0.1:1"))
+    yield client
+    await client.close()
 
 
 def process(driver: CgroupDriver | None) -> Callable[[int], CgroupDriver]:

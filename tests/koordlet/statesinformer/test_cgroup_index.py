@@ -25,9 +25,9 @@ def workloads(version: int = 1) -> Workloads:
 
 
 def index(tree: Tree, now: float = 0.0) -> CgroupIndex:
-    made = CgroupIndex(tree.walk)
-    made.refresh(workloads(), now)
-    return made
+    index = CgroupIndex(tree.walk)
+    index.refresh(workloads(), now)
+    return index
 
 
 def test_ids_resolve_to_the_closest_subject() -> None:

@@ -117,15 +117,15 @@ pods = st.lists(
         created=st.integers(0, 3),
         terminating=st.booleans(),
     ),
-    unique_by=lambda made: made.metadata.uid,
+    unique_by=lambda pods: pods.metadata.uid,
 )
 
 
 @given(pods, st.dictionaries(st.sampled_from("abcdef"), st.sets(st.integers(0, 7)).map(CPUSet)))
-def test_accepted_cpus_exist_and_do_not_overlap(made: list[Pod], held: dict[str, CPUSet]) -> None:
-    result = accepted(*made, held=held)
-    assert result.keys() == {each.metadata.uid for each in made}
+def test_accepted_cpus_exist_and_do_not_overlap(candidates: list[Pod], held: dict[str, CPUSet]) -> None:
+    result = accepted(*candidates, held=held)
+    assert result.keys() == {each.metadata.uid for each in candidates}
     taken = [cpu for allocation in result.values() for cpu in allocation.cpus]
     assert len(taken) == len(set(taken)) and set(taken) <= ONLINE
-    again = accepted(*made, held={uid: allocation.cpus for uid, allocation in result.items()})
+    again = accepted(*candidates, held={uid: allocation.cpus for uid, allocation in result.items()})
     assert again == result, "the next answer of the kubelet changes nothing"

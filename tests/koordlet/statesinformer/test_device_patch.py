@@ -68,21 +68,21 @@ def written(stored: Device, status: NodeDevices) -> Device:
 
 
 def stored(inventory: Inventory, at: Time = THEN) -> Device:
-    made = new_object(NODE, describe(inventory, at))
-    assert made is not None
-    return msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, resource_version="7"))
+    created = new_object(NODE, describe(inventory, at))
+    assert created is not None
+    return msgspec.structs.replace(created, metadata=msgspec.structs.replace(created.metadata, resource_version="7"))
 
 
 def test_the_object_belongs_to_the_node() -> None:
-    made = stored(Inventory(xpus=[xpu(0)]))
-    (owner,) = made.metadata.owner_references
+    document = stored(Inventory(xpus=[xpu(0)]))
+    (owner,) = document.metadata.owner_references
     assert (owner.api_version, owner.kind, owner.name, owner.uid, owner.controller, owner.block_owner_deletion) == (
         "v1", "Node", "n", "node-uid", True, True,
     )  # fmt: skip
-    assert made.metadata.labels == {
+    assert document.metadata.labels == {
         names.LABEL_GPU_VENDOR: "huawei", names.LABEL_GPU_MODEL: "m", POLICY: "Prefer",
     }  # fmt: skip
-    assert set(made.metadata.annotations) == {PARTITIONS}
+    assert set(document.metadata.annotations) == {PARTITIONS}
 
 
 def test_no_device_no_object() -> None:

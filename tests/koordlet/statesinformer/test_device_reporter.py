@@ -74,19 +74,19 @@ def ids(device: Device) -> list[str]:
 
 async def test_the_object_is_created_once_and_not_written_without_changes(world: World) -> None:
     """With conditions in it, whose time goes on."""
-    made = await world.report()
-    (owner,) = made.metadata.owner_references
+    patch = await world.report()
+    (owner,) = patch.metadata.owner_references
     assert (owner.kind, owner.uid) == ("Node", world.node.metadata.uid)
-    assert ids(made) == ["npu-0", "0000:1f:00.0"]
+    assert ids(patch) == ["npu-0", "0000:1f:00.0"]
     for _ in range(3):
-        assert (await world.report()).metadata.resource_version == made.metadata.resource_version
+        assert (await world.report()).metadata.resource_version == patch.metadata.resource_version
     assert world.outcomes() == {"created": 1}
 
 
 async def test_a_fault_and_its_recovery_are_each_written_once(world: World) -> None:
     """The vendor's error code has a space in it: the CRD would refuse it."""
-    made = await world.report()
-    first = made.spec.devices[0].conditions[0].last_transition_time
+    patch = await world.report()
+    first = patch.spec.devices[0].conditions[0].last_transition_time
     world.found = Inventory(xpus=[replace(SICK, uuid="npu-0", minor=0)], rdma=[NIC])
     broken = await world.report()
     (condition,) = broken.spec.devices[0].conditions
@@ -111,7 +111,7 @@ async def test_without_devices_no_object_is_created_but_an_existing_one_is_updat
 
 
 async def test_fields_of_other_writers_are_kept(world: World) -> None:
-    made = await world.report()
+    patch = await world.report()
     fpga = {"type": "fpga", "id": "f", "minor": 0, "health": True}
     devices = [*json.loads(await _raw(world))["spec"]["devices"], fpga]
     mine = {"metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}}, "spec": {"devices": devices}}
@@ -122,7 +122,7 @@ async def test_fields_of_other_writers_are_kept(world: World) -> None:
     now = await world.report()
     assert ids(now) == ["f", "0000:1f:00.0"]
     assert (now.metadata.labels, now.metadata.annotations) == ({"a": "b"}, {"c": "d"})
-    assert now.metadata.uid == made.metadata.uid
+    assert now.metadata.uid == patch.metadata.uid
 
 
 async def test_a_stale_copy_is_corrected_by_a_retry(world: World) -> None:
@@ -142,11 +142,11 @@ async def test_a_stale_copy_is_corrected_by_a_retry(world: World) -> None:
 
 async def test_devices_without_recent_data_stay_for_some_rounds(world: World) -> None:
     """As after a restart of koordlet: NVML takes its time."""
-    made = await world.report()
+    patch = await world.report()
     world.found = Inventory(xpus=None, rdma=[NIC])
     for _ in range(HOLD_ROUNDS):
         await world.reporter.report()
-    assert (await world.stored()).metadata.resource_version == made.metadata.resource_version
+    assert (await world.stored()).metadata.resource_version == patch.metadata.resource_version
     assert "accelerators" in (world.reporter.problem or "")
     now = await world.report()
     assert ids(now) == ["0000:1f:00.0"]

@@ -14,8 +14,8 @@ EXAMPLE = b"""{"spec": {
 
 
 def test_worked_example() -> None:
-    got = effective(decode(EXAMPLE, NodeSLO).spec)
-    threshold = got.resource_used_threshold_with_be
+    spec = effective(decode(EXAMPLE, NodeSLO).spec)
+    threshold = spec.resource_used_threshold_with_be
     assert threshold is not None
     assert (
         threshold.enable,
@@ -24,7 +24,7 @@ def test_worked_example() -> None:
         threshold.memory_evict_threshold_percent,
         threshold.cpu_evict_policy,
     ) == (True, 80, "cpuset", 70, "evictByRealLimit")
-    classes = got.resource_qos_strategy
+    classes = spec.resource_qos_strategy
     assert classes is not None
     assert classes.be_class is not None
     assert classes is not None
@@ -37,8 +37,8 @@ def test_worked_example() -> None:
         assert neutral.resctrl_qos is not None
         assert neutral is not None
         assert (neutral.resctrl_qos.cat_range_end_percent, neutral.cpu_qos.group_identity) == (100, 0)
-    assert got.extensions == {"Object": {"mine": {"on": True}}}
-    assert [app.name for app in got.host_applications] == ["nginx"]
+    assert spec.extensions == {"Object": {"mine": {"on": True}}}
+    assert [app.name for app in spec.host_applications] == ["nginx"]
 
 
 def test_without_an_object_the_defaults_are_in_force() -> None:

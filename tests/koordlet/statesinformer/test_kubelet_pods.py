@@ -96,9 +96,9 @@ async def kubelet(serving_certificate: tuple[Path, Path]) -> AsyncIterator[Kubel
 
 @pytest.fixture
 async def client(kubelet: Kubelet) -> AsyncIterator[KubeletClient]:
-    made = KubeletClient(lambda: kubelet.url, bearer(TOKEN), tls=TLS, timeout=60.0)
-    yield made
-    await made.close()
+    client = KubeletClient(lambda: kubelet.url, bearer(TOKEN), tls=TLS, timeout=60.0)
+    yield client
+    await client.close()
 
 
 def bearer(token: str) -> Callable[[], Awaitable[dict[str, str]]]:

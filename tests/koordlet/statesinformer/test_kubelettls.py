@@ -49,9 +49,9 @@ async def test_the_kubelets_own_certificate_verifies_it(tmp_path: Path) -> None:
     cert, key = serving_certificate(tmp_path / "pki", "n1", "127.0.0.1")
     assert cert.name == "kubelet.crt"
     async with kubelet(cert, key) as (url, received):
-        made = client(url, "", tmp_path)
-        assert await made.pods() == []
-        await made.close()
+        kubelet_client = client(url, "", tmp_path)
+        assert await kubelet_client.pods() == []
+        await kubelet_client.close()
         assert received == ["Bearer s3cret"]
 
 
@@ -59,31 +59,31 @@ async def test_an_expired_certificate_of_the_kubelet_still_verifies_it(tmp_path:
     """A kubelet does not renew its self-signed certificate while it runs."""
     cert, key = serving_certificate(tmp_path / "pki", "n1", "127.0.0.1", datetime.now(UTC) - timedelta(days=400))
     async with kubelet(cert, key) as (url, received):
-        made = client(url, "", tmp_path)
-        await made.pods()
-        await made.close()
+        kubelet_client = client(url, "", tmp_path)
+        await kubelet_client.pods()
+        await kubelet_client.close()
         assert len(received) == 1
 
 
 async def test_a_stranger_on_the_kubelets_port_gets_no_token(tmp_path: Path) -> None:
     serving_certificate(tmp_path / "pki", "n1", "127.0.0.1")
     async with kubelet(*serving_certificate(tmp_path / "stranger", "n1", "127.0.0.1")) as (url, received):
-        made = client(url, "", tmp_path)
+        kubelet_client = client(url, "", tmp_path)
         with pytest.raises(KubeletError, match="CERTIFICATE_VERIFY_FAILED"):
-            await made.pods()
-        await made.close()
+            await kubelet_client.pods()
+        await kubelet_client.close()
         assert received == []
 
 
 async def test_a_new_certificate_of_the_kubelet_is_read(tmp_path: Path) -> None:
     serving_certificate(tmp_path / "pki", "n1", "127.0.0.1")
     async with kubelet(*serving_certificate(tmp_path / "next", "n1", "127.0.0.1")) as (url, received):
-        made = client(url, "", tmp_path)
+        kubelet_client = client(url, "", tmp_path)
         with pytest.raises(KubeletError):
-            await made.pods()
+            await kubelet_client.pods()
         (tmp_path / "pki/kubelet-server-current.pem").write_bytes((tmp_path / "next/kubelet.crt").read_bytes())
-        await made.pods()
-        await made.close()
+        await kubelet_client.pods()
+        await kubelet_client.close()
         assert len(received) == 1
 
 
@@ -93,13 +93,13 @@ async def test_an_authority_verifies_the_address(tmp_path: Path) -> None:
     other = kubelet_serving_certificate(tmp_path / "ca", tmp_path / "other", "n2", "10.0.0.2")
     for files, message in ((right, ""), (other, "IP address mismatch")):
         async with kubelet(*files) as (url, received):
-            made = client(url, str(pki.ca_file), tmp_path)
+            kubelet_client = client(url, str(pki.ca_file), tmp_path)
             if message:
                 with pytest.raises(KubeletError, match=message):
-                    await made.pods()
+                    await kubelet_client.pods()
             else:
-                await made.pods()
-            await made.close()
+                await kubelet_client.pods()
+            await kubelet_client.close()
             assert bool(received) is not bool(message)
 
 
@@ -111,22 +111,22 @@ async def test_a_certificate_left_over_does_not_hide_the_pods(tmp_path: Path) ->
     elsewhere = kubelet_serving_certificate(tmp_path / "ca", tmp_path / "elsewhere", "n2", "10.0.0.2")
     for files, verified in ((issued, True), (elsewhere, False)):
         async with kubelet(*files) as (url, received):
-            made = client(url, "", tmp_path, pki.ca_file)
+            kubelet_client = client(url, "", tmp_path, pki.ca_file)
             with pytest.raises(KubeletError, match=r"not verified by .*kubelet\.crt; --kubelet-certificate-authority"):
-                await made.pods()
+                await kubelet_client.pods()
             if verified:
-                assert await made.pods() == []
+                assert await kubelet_client.pods() == []
             else:
                 with pytest.raises(KubeletError, match="not verified by the cluster's authority"):
-                    await made.pods()
-            await made.close()
+                    await kubelet_client.pods()
+            await kubelet_client.close()
             assert bool(received) is verified
 
 
 async def test_an_authority_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    made = client("https://127.0.0.1:1", str(tmp_path / "none.crt"), tmp_path)
+    kubelet_client = client("https://127.0.0.1:1", str(tmp_path / "none.crt"), tmp_path)
     with pytest.raises(KubeletError, match="cannot load certificates"):
-        await made.pods()
+        await kubelet_client.pods()
 
 
 def test_a_kubelet_without_certificate_files_is_not_verified(tmp_path: Path) -> None:

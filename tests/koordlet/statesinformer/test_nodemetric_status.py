@@ -77,10 +77,10 @@ def test_everything_a_short_history_can_fill() -> None:
             host_application_cpu_usage__nginx=0.1, host_application_memory_usage__nginx=128,
         )  # fmt: skip
     app = Subject(SubjectKind.HOST_APP, "nginx", "host/nginx", "nginx", qos="LS", priority_class="koord-prod")
-    got = status(cache, pod("b"), pod("a", namespace="batch", qos="BE", priority="koord-batch"), subjects=(app,))
+    reported = status(cache, pod("b"), pod("a", namespace="batch", qos="BE", priority="koord-batch"), subjects=(app,))
     empty = {key: {} for key in ("avg", "p50", "p90", "p95", "p99")}  # type: ignore[var-annotated]
     cold = [{"usage": empty, "duration": duration} for duration in ("5m0s", "10m0s", "30m0s")]
-    assert got == {
+    assert reported == {
         "updateTime": "2026-07-01T00:00:00Z",
         "nodeMetric": {
             "nodeUsage": {"resources": {"cpu": "3", "memory": "3Gi"}},
@@ -117,8 +117,8 @@ def test_percentiles_of_300_seconds() -> None:
     cache = MetricCache()
     for second in range(1, 301):
         record(cache, NOW - 300 + second, node_cpu_usage=second, node_memory_usage=second * 1024)
-    got = status(cache)["nodeMetric"]["aggregatedNodeUsages"][0]
-    cores = {key: usage["resources"]["cpu"] for key, usage in got["usage"].items()}
+    aggregated = status(cache)["nodeMetric"]["aggregatedNodeUsages"][0]
+    cores = {key: usage["resources"]["cpu"] for key, usage in aggregated["usage"].items()}
     assert cores == {"avg": "150500m", "p50": "150", "p90": "270", "p95": "285", "p99": "297"}
 
 
@@ -135,9 +135,9 @@ def test_samples_outside_the_window_do_not_count() -> None:
     cache = MetricCache()
     record(cache, NOW - 301, node_cpu_usage=100, node_memory_usage=1, pod_cpu_usage__a=100, pod_memory_usage__a=1)
     record(cache, NOW, node_cpu_usage=1, node_memory_usage=1024)
-    got = status(cache, pod("a"))
-    assert got["nodeMetric"]["nodeUsage"]["resources"]["cpu"] == "1"
-    assert "podsMetric" not in got
+    reported = status(cache, pod("a"))
+    assert reported["nodeMetric"]["nodeUsage"]["resources"]["cpu"] == "1"
+    assert "podsMetric" not in reported
 
 
 def test_a_pod_without_memory_samples_is_left_out() -> None:
@@ -178,8 +178,12 @@ def test_memory_with_hot_pages_needs_its_collector(started: float | None, writte
         host_application_cpu_usage__nginx=1, host_application_memory_usage__nginx=2048,
     )  # fmt: skip
     app = Subject(SubjectKind.HOST_APP, "nginx", "host/nginx", "nginx")
-    got = status(cache, pod("a"), policy=ReportPolicy(memory="usageWithHotPageCache"), subjects=(app,))
-    used = (got["nodeMetric"]["nodeUsage"], got["podsMetric"][0]["podUsage"], got["hostApplicationMetric"][0]["usage"])
+    reported = status(cache, pod("a"), policy=ReportPolicy(memory="usageWithHotPageCache"), subjects=(app,))
+    used = (
+        reported["nodeMetric"]["nodeUsage"],
+        reported["podsMetric"][0]["podUsage"],
+        reported["hostApplicationMetric"][0]["usage"],
+    )
     assert [usage["resources"]["memory"] for usage in used] == [expected] * 3
 
 
@@ -197,16 +201,16 @@ def test_gpus(total: int, used: int, busy: int, expected: tuple[int, int, int]) 
             batch.add(f"node_{kind}", value, "0", "uuid-0")
             batch.add(f"pod_{kind}", value, "a", "0", "uuid-0")
         cache.commit(batch)
-    got = status(cache, pod("a"))
+    reported = status(cache, pod("a"))
     resources = {
         f"koordinator.sh/{name}": str(value)
         for name, value in zip(("gpu-core", "gpu-memory", "gpu-memory-ratio"), expected, strict=True)
     }
     device = {"type": "gpu", "id": "uuid-0", "minor": 0, "health": False, "resources": resources}
-    node = got["nodeMetric"]
+    node = reported["nodeMetric"]
     assert node["nodeUsage"]["devices"] == [device]
     assert node["aggregatedNodeUsages"][0]["usage"]["p99"]["devices"] == [device]
-    assert got["podsMetric"][0]["podUsage"]["devices"] == [device]
+    assert reported["podsMetric"][0]["podUsage"]["devices"] == [device]
     assert "devices" not in node["systemUsage"]
 
 
@@ -231,15 +235,15 @@ def test_predictions_and_extensions() -> None:
         queries.append(([pod.uid for pod in pods], cold_start))
         return Forecast(Amount(1450, 1261646644), Amount(2050, 2496449740))
 
-    got = status(
+    reported = status(
         cache, pod("a"), pod("no figures"), policy=ReportPolicy(cold_start_seconds=7), forecast=forecast,
         extensions=Extensions(of_pod=lambda uid: {"about": uid}, of_node=lambda: {"calm": True}),
     )  # fmt: skip
     assert queries == [(["a"], 7)], "only pods that have figures"
-    assert got["prodReclaimableMetric"] == {"resource": {"resources": {"cpu": "1450m", "memory": "1261646644"}}}
-    assert got["prodPeakMetric"] == {"resource": {"resources": {"cpu": "2050m", "memory": "2496449740"}}}
-    assert got["podsMetric"][0]["extensions"] == {"about": "a"}
-    assert got["extensions"] == {"calm": True}
+    assert reported["prodReclaimableMetric"] == {"resource": {"resources": {"cpu": "1450m", "memory": "1261646644"}}}
+    assert reported["prodPeakMetric"] == {"resource": {"resources": {"cpu": "2050m", "memory": "2496449740"}}}
+    assert reported["podsMetric"][0]["extensions"] == {"about": "a"}
+    assert reported["extensions"] == {"calm": True}
 
 
 def test_containers_are_reported_if_a_pod_runs_more_than_one() -> None:
@@ -253,21 +257,21 @@ def test_containers_are_reported_if_a_pod_runs_more_than_one() -> None:
     )  # fmt: skip
     names = ("web", "log", "new", "once")
     web, log, new, once = (ContainerMeta(name, f"of-{name}", f"dir/{name}", name != "once") for name in names)
-    got = status(
+    reported = status(
         cache, replace(pod("a"), containers=(web, log, new, once)), replace(pod("b"), containers=(log,)),
         extensions=Extensions(of_pod=lambda uid: {"interference": uid} if uid == "a" else None),
     )["podsMetric"]  # fmt: skip
-    assert got[0]["extensions"] == {
+    assert reported[0]["extensions"] == {
         "interference": "a",
         "containers": {"of-web": {"cpu": "750m", "memory": "2Mi"}, "of-log": {"cpu": "250m", "memory": "1Mi"}},
     }
-    assert "extensions" not in got[1], "the pod says it all"
+    assert "extensions" not in reported[1], "the pod says it all"
 
 
 def test_a_failed_prediction_is_present_but_empty_and_without_peak() -> None:
-    got = status(MetricCache(), forecast=lambda *_: Forecast.none("no node"))
-    assert got["prodReclaimableMetric"] == {"resource": {}}
-    assert "prodPeakMetric" not in got
+    reported = status(MetricCache(), forecast=lambda *_: Forecast.none("no node"))
+    assert reported["prodReclaimableMetric"] == {"resource": {}}
+    assert "prodPeakMetric" not in reported
 
 
 def test_each_series_of_the_node_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,8 +325,8 @@ POLICIES = {
 
 @pytest.mark.parametrize(("spec", "expected"), POLICIES.values(), ids=POLICIES)
 def test_policy_defaults_and_floors(spec: CollectPolicy | None, expected: tuple[int, int, int]) -> None:
-    got = ReportPolicy.of(spec)
-    assert (got.aggregate_seconds, got.report_seconds, len(got.durations)) == expected
+    policy = ReportPolicy.of(spec)
+    assert (policy.aggregate_seconds, policy.report_seconds, len(policy.durations)) == expected
 
 
 def test_policy_of_predictions() -> None:
@@ -358,7 +362,7 @@ def test_float32_storage_stays_within_a_millionth() -> None:
     values = np.random.default_rng(7).uniform(0, 64 << 30, 60)
     for tick, value in enumerate(values):
         record(cache, NOW - 60 + tick, node_cpu_usage=1, node_memory_usage=float(value))
-    got = build_status(cache, workloads(), ReportPolicy(), now=NOW, update_time=UPDATED)
-    assert got.node_metric is not None
-    reported = got.node_metric.node_usage.resources["memory"].value()
+    built = build_status(cache, workloads(), ReportPolicy(), now=NOW, update_time=UPDATED)
+    assert built.node_metric is not None
+    reported = built.node_metric.node_usage.resources["memory"].value()
     assert reported == pytest.approx(values.mean(), rel=1e-6)

@@ -43,12 +43,15 @@ def stored(like: TopologyStatus | None = None) -> NodeResourceTopology:
 
 
 def test_the_object_belongs_to_the_node() -> None:
-    made = new_object(NODE, status(label="true"))
-    (owner,) = made.metadata.owner_references
+    created = new_object(NODE, status(label="true"))
+    (owner,) = created.metadata.owner_references
     assert (owner.kind, owner.name, owner.uid, owner.controller, owner.block_owner_deletion) == (
         "Node", "n", "node-uid", True, True,
     )  # fmt: skip
-    assert made.metadata.labels == {names.LABEL_MANAGED_BY: "Koordinator", names.LABEL_ENABLE_NUMA_RESERVATION: "true"}
+    assert created.metadata.labels == {
+        names.LABEL_MANAGED_BY: "Koordinator",
+        names.LABEL_ENABLE_NUMA_RESERVATION: "true",
+    }
 
 
 def test_nothing_to_write() -> None:

@@ -47,8 +47,8 @@ def pod(uid: str, status: str, qos: str) -> PodMeta:
         annotations={names.ANNOTATION_RESOURCE_STATUS: status},
         labels={names.LABEL_QOS_CLASS: qos},
     )
-    made = Pod(metadata=meta)
-    return PodMeta(uid, uid, "ns", qos, "", "Guaranteed", "", (), made, cpu_allocation=allocation_of(made))
+    pod = Pod(metadata=meta)
+    return PodMeta(uid, uid, "ns", qos, "", "Guaranteed", "", (), pod, cpu_allocation=allocation_of(pod))
 
 
 @dataclass
@@ -115,15 +115,15 @@ def be_pools(topology: NodeResourceTopology) -> list[str]:
 
 async def test_the_object_is_created_once_and_not_written_without_changes(world: World) -> None:
     await world.reporter.report()
-    made = await world.stored()
-    (owner,) = made.metadata.owner_references
+    stored = await world.stored()
+    (owner,) = stored.metadata.owner_references
     assert world.node is not None
     assert (owner.kind, owner.uid) == ("Node", world.node.metadata.uid)
-    assert made.topology_policies == ["None"]
-    await world.seen(made.metadata.resource_version)
+    assert stored.topology_policies == ["None"]
+    await world.seen(stored.metadata.resource_version)
     for _ in range(10):
         await world.reporter.report()
-    assert (await world.stored()).metadata.resource_version == made.metadata.resource_version
+    assert (await world.stored()).metadata.resource_version == stored.metadata.resource_version
     assert world.outcomes() == {"created": 1}
     assert world.notifications == 1
 
@@ -132,14 +132,14 @@ async def test_pinning_a_pod_takes_its_cpus_from_the_pools(world: World) -> None
     """From the LS pool always, from the BE pool only for an LSE pod."""
     world.pods = [pod("lsr", '{"cpuset":"0"}', "LSR"), pod("bad", "{", "LSE"), pod("bad2", '{"cpuset":"x"}', "LSE")]
     await world.reporter.report()
-    made = await world.stored()
-    assert (ls_pools(made), be_pools(made)) == (["1-3", "4-7"], ["0-3", "4-7"])
-    await world.seen(made.metadata.resource_version)
+    stored = await world.stored()
+    assert (ls_pools(stored), be_pools(stored)) == (["1-3", "4-7"], ["0-3", "4-7"])
+    await world.seen(stored.metadata.resource_version)
     world.pods = [pod("lse", '{"cpuset":"0,4"}', "LSE")]
     await world.reporter.report()
     now = await world.stored()
     assert (ls_pools(now), be_pools(now)) == (["1-3", "5-7"], ["1-3", "5-7"])
-    assert now.metadata.uid == made.metadata.uid
+    assert now.metadata.uid == stored.metadata.uid
     assert world.outcomes() == {"created": 1, "updated": 1}
     assert world.notifications == 2
     sizes = {
@@ -189,7 +189,7 @@ async def test_a_stale_copy_is_corrected_by_a_retry(world: World) -> None:
 
 async def test_fields_of_other_writers_are_kept(world: World) -> None:
     await world.reporter.report()
-    made = await world.stored()
+    stored = await world.stored()
     zones = json.loads(await _raw(world))["zones"]
     zones[0]["resources"].append(GPU)
     mine = {"metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}}, "zones": zones}
@@ -213,7 +213,7 @@ async def test_fields_of_other_writers_are_kept(world: World) -> None:
     await world.reporter.report()
     gone = await world.stored()
     assert names.LABEL_ENABLE_NUMA_RESERVATION not in gone.metadata.labels
-    assert gone.metadata.uid == made.metadata.uid
+    assert gone.metadata.uid == stored.metadata.uid
 
 
 def _amounts(cpu: str) -> Any:

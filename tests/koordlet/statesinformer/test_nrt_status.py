@@ -71,9 +71,9 @@ def pod(uid: str, cpuset: str | None = None, qos: str = "", *, name: str = "", s
         annotations = {names.ANNOTATION_RESOURCE_STATUS: status}
     labels = {names.LABEL_QOS_CLASS: qos} if qos else {}
     meta = ObjectMeta(name=name or uid, namespace="ns", uid=uid, annotations=annotations, labels=labels)
-    made = Pod(metadata=meta)
-    allocated = allocation_of(made)
-    return PodMeta(uid, meta.name, "ns", qos or "LS", "", "Burstable", "", (), made, cpu_allocation=allocated)
+    pod = Pod(metadata=meta)
+    allocated = allocation_of(pod)
+    return PodMeta(uid, meta.name, "ns", qos or "LS", "", "Burstable", "", (), pod, cpu_allocation=allocated)
 
 
 PINNED = [pod("x1", "4", "LSR"), pod("x2", "3", "LSE"), pod("x3", "5", "LSR")]
@@ -320,12 +320,12 @@ def test_pools_are_disjoint_from_pinned_and_reserved_cpus(
     cpus = [CPUInfo(id=i, core=i // 2, socket=i // 4, node=i // 2) for i in range(8)]
     usable = frozenset(range(8)) - kubelets
     pinned = [PinnedPod(str(i), qos, taken) for i, (qos, taken) in enumerate(given_pods)]
-    made = split(cpus, usable, pinned, withheld)
+    parts = split(cpus, usable, pinned, withheld)
     own = frozenset().union(*(pool.cpus for pool in pinned))
     exclusive = frozenset().union(*(pool.cpus for pool in pinned if pool.qos == "LSE"))
-    assert pool_cpus(made.ls) == usable - own - withheld
-    assert pool_cpus(made.be) == usable - exclusive - withheld
-    for side in (made.ls, made.be):
+    assert pool_cpus(parts.ls) == usable - own - withheld
+    assert pool_cpus(parts.be) == usable - exclusive - withheld
+    for side in (parts.ls, parts.be):
         assert sum(len(parse_cpus(p.cpuset)) for p in side) == len(pool_cpus(side)), "no CPU is in two pools"
         assert [(p.socket, p.node) for p in side] == sorted((p.socket, p.node) for p in side)
         assert all(parse_cpus(p.cpuset) <= {c.id for c in cpus if c.node == p.node} for p in side)

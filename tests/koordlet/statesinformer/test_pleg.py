@@ -44,10 +44,10 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
         return
     mount = request.getfixturevalue("kernel_host").facts.cgroup_mounts.hierarchy("cpu")
-    made = mount / f"koord-test-{os.getpid()}-pleg-{next(_serial)}"
-    made.mkdir()
-    yield made
-    remove_tree(made)
+    directory = mount / f"koord-test-{os.getpid()}-pleg-{next(_serial)}"
+    directory.mkdir()
+    yield directory
+    remove_tree(directory)
 
 
 class Watched:
@@ -73,16 +73,16 @@ class Watched:
 
 @pytest.fixture
 async def watch(root: Path) -> AsyncIterator[Callable[..., object]]:
-    made: list[Pleg] = []
+    plegs: list[Pleg] = []
 
     async def start(**how: Any) -> Watched:
-        made.append(Pleg(root, **how))
-        watched = Watched(made[-1])
-        await made[-1].start()
+        plegs.append(Pleg(root, **how))
+        watched = Watched(plegs[-1])
+        await plegs[-1].start()
         return watched
 
     yield start
-    for pleg in made:
+    for pleg in plegs:
         await pleg.stop()
 
 

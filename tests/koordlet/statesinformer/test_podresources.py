@@ -123,12 +123,12 @@ def _whole() -> type[Message]:
     }.items():
         message = file.message_type.add(name=name)
         for field, number, kind, many in fields:
-            made = message.field.add(name=field, number=number)
-            made.label = kinds.LABEL_REPEATED if many else kinds.LABEL_OPTIONAL
+            added = message.field.add(name=field, number=number)
+            added.label = kinds.LABEL_REPEATED if many else kinds.LABEL_OPTIONAL
             scalars = {"s": kinds.TYPE_STRING, "b": kinds.TYPE_BYTES, "i": kinds.TYPE_INT64}
-            made.type = scalars.get(kind, kinds.TYPE_MESSAGE)
+            added.type = scalars.get(kind, kinds.TYPE_MESSAGE)
             if kind not in scalars:
-                made.type_name = f".whole.{kind}"
+                added.type_name = f".whole.{kind}"
     pool = DescriptorPool()
     pool.Add(file)
     return GetMessageClass(pool.FindMessageTypeByName("whole.List"))

@@ -129,12 +129,12 @@ class Node:
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    made = Node(tmp_path)
-    await made.kubelet.start()
-    await made.proxy.start()
-    yield made
-    await made.proxy.stop()
-    await made.kubelet.stop()
+    node = Node(tmp_path)
+    await node.kubelet.start()
+    await node.proxy.start()
+    yield node
+    await node.proxy.stop()
+    await node.kubelet.stop()
 
 
 async def refused(call: Any) -> tuple[grpc.StatusCode, str]:

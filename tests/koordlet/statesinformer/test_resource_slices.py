@@ -60,10 +60,10 @@ def test_slices_of_nodes_with_long_names_have_names_of_their_own(parts: int) -> 
 
 def test_what_a_slice_says() -> None:
     faults = {"GPU-0": DeviceFault("Xid79", "fallen off the bus")}
-    (made,) = desired(Inventory(gpus=[GPU], rdma=[NIC], faults=faults))
-    (owner,) = made.metadata.owner_references
-    assert (made.metadata.name, owner.kind, owner.uid) == ("n-devices.koordinator.sh-0", "Node", "u")
-    spec: Any = to_builtins(made.spec)
+    (slice_,) = desired(Inventory(gpus=[GPU], rdma=[NIC], faults=faults))
+    (owner,) = slice_.metadata.owner_references
+    assert (slice_.metadata.name, owner.kind, owner.uid) == ("n-devices.koordinator.sh-0", "Node", "u")
+    spec: Any = to_builtins(slice_.spec)
     gpu, nic = spec.pop("devices")
     assert spec == {
         "driver": "devices.koordinator.sh",
@@ -90,15 +90,15 @@ def test_what_a_slice_says() -> None:
 
 
 def test_texts_of_other_programs_fit_the_limits_of_attributes() -> None:
-    (made,) = desired(Inventory(gpus=[replace(GPU, uuid="u" * 65, model="m" * 65)]))
-    attributes = made.spec.devices[0].attributes
+    (slice_,) = desired(Inventory(gpus=[replace(GPU, uuid="u" * 65, model="m" * 65)]))
+    attributes = slice_.spec.devices[0].attributes
     assert "uuid" not in attributes and attributes["model"].string == "m" * 64
 
 
 def test_many_devices_are_one_pool_of_several_slices() -> None:
-    made = desired(Inventory(gpus=gpus(2 * MAX_SLICE_DEVICES + 1)))
-    assert [len(each.spec.devices) for each in made] == [MAX_SLICE_DEVICES, MAX_SLICE_DEVICES, 1]
-    assert {each.spec.pool.resource_slice_count for each in made} == {3}
+    slices = desired(Inventory(gpus=gpus(2 * MAX_SLICE_DEVICES + 1)))
+    assert [len(each.spec.devices) for each in slices] == [MAX_SLICE_DEVICES, MAX_SLICE_DEVICES, 1]
+    assert {each.spec.pool.resource_slice_count for each in slices} == {3}
     problems: list[str] = []
     many = offered(status(Inventory(gpus=gpus(MAX_SLICES * MAX_SLICE_DEVICES + 1))), [], problems.append)
     assert len(many) == MAX_SLICES * MAX_SLICE_DEVICES and problems == ["only 512 of 513 devices are published"]
@@ -187,8 +187,8 @@ async def served(client: Client) -> bool:
 
 
 async def test_slices_are_written_once_and_with_changes_only(world: World) -> None:
-    (made,) = await world.report()
-    assert (await world.report())[0].metadata.resource_version == made.metadata.resource_version
+    (slice_,) = await world.report()
+    assert (await world.report())[0].metadata.resource_version == slice_.metadata.resource_version
     world.inventory = replace(world.inventory, faults={"GPU-0": DeviceFault("Xid79", "")})
     (broken,) = await world.report()
     assert (broken.spec.pool.generation, broken.spec.devices[0].attributes["healthy"].bool_) == (2, False)
@@ -199,14 +199,14 @@ async def test_slices_are_written_once_and_with_changes_only(world: World) -> No
 
 async def test_what_others_change_or_delete_is_written_again(world: World) -> None:
     """The kubelet deletes the slices of its node when it starts."""
-    (made,) = await world.report()
-    path = f"{SLICES}/{made.metadata.name}"
+    (slice_,) = await world.report()
+    path = f"{SLICES}/{slice_.metadata.name}"
     await world.client.raw("PATCH", path, body={"spec": {"devices": []}}, content_type="application/merge-patch+json")
     await until(lambda: not world.reporter.stored.list()[0].spec.devices)
-    assert (await world.report())[0].spec.devices == made.spec.devices
-    await world.client.delete(ResourceSlice, made.metadata.name)
+    assert (await world.report())[0].spec.devices == slice_.spec.devices
+    await world.client.delete(ResourceSlice, slice_.metadata.name)
     await until(lambda: not world.reporter.stored.list())
-    assert [each.spec.devices for each in await world.report()] == [made.spec.devices]
+    assert [each.spec.devices for each in await world.report()] == [slice_.spec.devices]
 
 
 async def test_slices_of_other_drivers_and_nodes_are_not_touched(world: World) -> None:

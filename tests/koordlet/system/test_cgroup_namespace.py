@@ -32,13 +32,13 @@ def test_relative_paths_are_resolved_at_the_own_group(tmp_path: Path) -> None:
 def groups(tree: Path) -> Iterator[Path]:
     """A new group with the groups `koordlet` and `pod1/main`."""
     top = tree / "koord-namespace-test"
-    made = [top, top / "koordlet", top / "pod1", top / "pod1/main"]
-    for group in made:
+    paths = [top, top / "koordlet", top / "pod1", top / "pod1/main"]
+    for group in paths:
         group.mkdir()
     try:
         yield top
     finally:
-        for group in reversed(made):
+        for group in reversed(paths):
             group.rmdir()
 
 

@@ -86,22 +86,22 @@ class Oracle:
             ours.set(await self._plane.request("GET", f"/api/v1/namespaces/{name}") | {"kind": "Namespace"})
         owners = {}
         for bodies in world.objects.values():
-            for made in await asyncio.gather(*map(self._create, bodies)):
-                ours.set(made)
-                owners[made["metadata"]["name"]] = made
+            for created in await asyncio.gather(*map(self._create, bodies)):
+                ours.set(created)
+                owners[created["metadata"]["name"]] = created
         for pod in (*world.bound, *world.pending):
             for reference in pod["metadata"].get("ownerReferences", ()):
                 owner = owners[reference["name"]]
                 reference |= {"controller": True, "uid": owner["metadata"]["uid"]}
         if any(world.objects.values()):
             await asyncio.sleep(settle)
-        for made in await asyncio.gather(*map(self._create, world.nodes)):
-            ours.set(made)
+        for created in await asyncio.gather(*map(self._create, world.nodes)):
+            ours.set(created)
         made_pods = await asyncio.gather(*map(self._create_bound, world.bound))
-        world.bound = [pod for pod, made in zip(world.bound, made_pods, strict=True) if made is not None]
+        world.bound = [pod for pod, created in zip(world.bound, made_pods, strict=True) if created is not None]
         tally.counts["refused"] += made_pods.count(None)
-        for made in filter(None, made_pods):
-            ours.set(made)
+        for created in filter(None, made_pods):
+            ours.set(created)
         for node in world.nodes:
             await self._seen("Add event for node", node["metadata"]["name"])
         for pod in world.bound:
@@ -205,11 +205,11 @@ class Oracle:
 
     async def _create(self, body: Any) -> Any:
         path = PATHS[body["kind"]].format(body["metadata"].get("namespace", ""))
-        made = await self._plane.request("POST", path, body)
+        created = await self._plane.request("POST", path, body)
         if body["kind"] == "PodDisruptionBudget":
-            made |= {"status": body["status"]}
-            made = await self._plane.request("PUT", f"{path}/{body['metadata']['name']}/status", made)
-        return made
+            created |= {"status": body["status"]}
+            created = await self._plane.request("PUT", f"{path}/{body['metadata']['name']}/status", created)
+        return created
 
     async def _create_bound(self, body: Any) -> Any:
         """A pod on a node, with the start time that its kubelet would have written. None: it is invalid."""

@@ -219,8 +219,8 @@ def test_pods_have_koordlets_settings_from_their_first_instruction(
         own = pinned.create("app", "--cpu-shares=1024", "--cpu-period=100000", "--cpu-quota=200000", "--memory=64m")
         seen = pinned.first_look(own)
         assert seen == {SHARES: "1024", QUOTA: "-1", CPUS: LAST, MEMORY: str(64 * MIB)}
-        made = dockerd.inspect(own)
-        assert {"A=2", "B=1"} < set(made["Config"]["Env"]) and made["HostConfig"]["CpusetCpus"] == LAST
+        inspected = dockerd.inspect(own)
+        assert {"A=2", "B=1"} < set(inspected["Config"]["Env"]) and inspected["HostConfig"]["CpusetCpus"] == LAST
 
         recorder.seen.clear()
         docker.said("stop", "-t", "0", app)
@@ -305,5 +305,5 @@ def test_without_a_hook_server_pods_start_or_fail_by_the_policy(dockerd: Dockerd
         assert proxy.metric('koord_runtime_proxy_unhooked_total{reason="skip-label"}') == 1
         failures = 'koord_runtime_proxy_hook_failures_total{hook="PreRunPodSandbox",policy="Ignore"}'
         assert proxy.metric(failures) == 1
-        made = dockerd.inspect(created)
-        assert made["Config"]["Labels"] == {"io.kubernetes.docker.type": "podsandbox"}
+        inspected = dockerd.inspect(created)
+        assert inspected["Config"]["Labels"] == {"io.kubernetes.docker.type": "podsandbox"}

@@ -33,16 +33,16 @@ OUT_OF_REACH = "koord-runtime-proxy: cannot connect to dockerd: "
 @pytest.fixture
 def proxies() -> Iterator[Callable[..., Proxy]]:
     """Factory of started proxies; they are closed with the test."""
-    made: list[Proxy] = []
+    proxies: list[Proxy] = []
 
     def make(backend: Path, *flags: str) -> Proxy:
-        made.append(Proxy(backend))
-        made[-1].flags = (*made[-1].flags, *flags)
-        made[-1].start()
-        return made[-1]
+        proxies.append(Proxy(backend))
+        proxies[-1].flags = (*proxies[-1].flags, *flags)
+        proxies[-1].start()
+        return proxies[-1]
 
     yield make
-    for proxy in made:
+    for proxy in proxies:
         proxy.kill()
         assert "Traceback" not in proxy.log.read_text()
         proxy.close()
@@ -153,11 +153,11 @@ async def test_kill_under_two_hundred_creates(dockerd: Dockerd, proxies: Callabl
             await asyncio.to_thread(proxy.kill)
             await asyncio.to_thread(proxy.start)
 
-        made: dict[tuple[str, str], str] = {}
+        containers: dict[tuple[str, str], str] = {}
 
         async def make(pod: str, name: str) -> None:
             labels = {"io.kubernetes.docker.type": "container", "io.kubernetes.sandbox.id": sandboxes[pod]}
-            made[pod, name] = await creating.make(name_of(name, pod, uid=uids[pod]), labels)
+            containers[pod, name] = await creating.make(name_of(name, pod, uid=uids[pod]), labels)
 
         wanted: list[tuple[str, str]] = []
         while not creating.broken:  # else the machine stalled until all were created
@@ -169,7 +169,7 @@ async def test_kill_under_two_hundred_creates(dockerd: Dockerd, proxies: Callabl
             await asyncio.gather(*(make(*container_name) for container_name in more), kill())
 
         listed = await creating.until_answered("GET /containers/json?all=1")
-        ids = {*sandboxes.values(), *made.values()}
+        ids = {*sandboxes.values(), *containers.values()}
         assert sorted(listed_container["Id"] for listed_container in listed) == sorted(ids) and len(ids) == PODS + len(
             wanted
         )
@@ -189,7 +189,7 @@ async def test_kill_under_two_hundred_creates(dockerd: Dockerd, proxies: Callabl
             async with turns:
                 await creating.until_answered(f"POST /containers/{container}/update", {"CpuShares": 400})
 
-        await asyncio.gather(*map(update, made.values()))
+        await asyncio.gather(*map(update, containers.values()))
         assert sorted(recorder.seen) == sorted(
             (HookStage.PRE_UPDATE_CONTAINER_RESOURCES, *container_name) for container_name in created
         )

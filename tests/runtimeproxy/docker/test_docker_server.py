@@ -242,16 +242,16 @@ def test_an_upload_waits_for_a_slow_reader(run: Callable[[Test], None]) -> None:
         listener.setblocking(False)
         loop = asyncio.get_running_loop()
         data = memoryview(b"POST /images/load HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % size + bytes(size))
-        got = 0
+        received = 0
 
         async def dockerd() -> None:
             """Reads nothing until released."""
-            nonlocal got
+            nonlocal received
             connection, _ = await loop.sock_accept(listener)
             await read.wait()
             with connection:
-                while got < len(data) and (piece := await loop.sock_recv(connection, MIB)):
-                    got += len(piece)
+                while received < len(data) and (piece := await loop.sock_recv(connection, MIB)):
+                    received += len(piece)
                 await loop.sock_sendall(connection, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
         serving = asyncio.create_task(dockerd())
@@ -274,7 +274,7 @@ def test_an_upload_waits_for_a_slow_reader(run: Callable[[Test], None]) -> None:
             await loop.sock_sendall(raw, data[total:])
             assert (await loop.sock_recv(raw, 1000)).startswith(b"HTTP/1.1 200 OK")
             await serving
-            assert got == len(data)
+            assert received == len(data)
         await proxy.stop(0.0)
 
     run(test)
@@ -336,11 +336,11 @@ def test_a_stop_waits_for_a_slow_readers_response(run: Callable[[Test], None]) -
                 await loop.sock_sendall(client, b"GET /images/json HTTP/1.1\r\nHost: docker\r\n\r\n")
                 await settled(lambda: any(link.busy for link in proxy.links))
                 stop = asyncio.create_task(proxy.stop(PATIENCE))
-                got = b""
+                received = b""
                 while piece := await loop.sock_recv(client, MIB):
-                    got += piece
+                    received += piece
                 await stop
-            assert len(got.partition(b"\r\n\r\n")[2]) == size
+            assert len(received.partition(b"\r\n\r\n")[2]) == size
 
     run(test)
 
@@ -389,10 +389,10 @@ def test_a_client_that_continues_to_write_reads_the_503(run: Callable[[Test], No
                 client.connect(str(path))
                 head = b"POST /images/load HTTP/1.1\r\nHost: docker\r\nContent-Length: %d\r\n\r\n" % (8 * MIB)
                 await loop.sock_sendall(client, head + bytes(8 * MIB))
-                got = b""
+                received = b""
                 while piece := await loop.sock_recv(client, MIB):
-                    got += piece
-            assert got.startswith(b"HTTP/1.1 503 ") and got.endswith(MISSING)
+                    received += piece
+            assert received.startswith(b"HTTP/1.1 503 ") and received.endswith(MISSING)
             await settled(lambda: not proxy.links)
 
     run(test)
@@ -435,10 +435,10 @@ def huge(size: int) -> bytes:
 @pytest.mark.parametrize(("size", "held"), [(15 * MIB, True), (17 * MIB, False)], ids=["15 MiB", "17 MiB"])
 def test_bodies_of_the_largest_size(run: Callable[[Test], None], size: int, held: bool) -> None:
     async def test(folder: Path) -> None:
-        got: list[bytes] = []
+        received: list[bytes] = []
 
         async def dockerd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            got.append(await read_request(reader))
+            received.append(await read_request(reader))
             writer.write(b'HTTP/1.1 201 Created\r\nContent-Length: 10\r\n\r\n{"Id":"1"}')
 
         hooks = Hooks()
@@ -450,21 +450,21 @@ def test_bodies_of_the_largest_size(run: Callable[[Test], None], size: int, held
             assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 201 Created")
             await ended(writer)
             assert proxy._budget.held == 0
-        body = json.loads(got[0].partition(b"\r\n\r\n")[2])
+        body = json.loads(received[0].partition(b"\r\n\r\n")[2])
         assert body["Labels"] == {**sandbox_body()["Labels"], **({"new": "1"} if held else {})}
         assert len(body["Cmd"][0]) > size - 2000
-        assert (got[0] == request) is not held
+        assert (received[0] == request) is not held
 
     run(test)
 
 
 def test_held_bytes_of_all_clients_are_bounded(run: Callable[[Test], None]) -> None:
     async def test(folder: Path) -> None:
-        got: list[bytes] = []
+        received: list[bytes] = []
         called = asyncio.Event()
 
         async def dockerd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            got.append(await read_request(reader))
+            received.append(await read_request(reader))
             writer.write(b'HTTP/1.1 201 Created\r\nContent-Length: 10\r\n\r\n{"Id":"1"}')
 
         class Slow(Hooks):
@@ -477,23 +477,25 @@ def test_held_bytes_of_all_clients_are_bounded(run: Callable[[Test], None]) -> N
             clients = [await asyncio.open_unix_connection(str(path)) for _ in range(3)]
             for number, (_, writer) in enumerate(clients, 1):
                 writer.write(CREATE)
-                await settled(lambda least=number: proxy._budget.held // len(CREATE) + len(got) >= least)  # type: ignore[misc]
-            assert got == [CREATE]  # the third was forwarded unchanged
+                await settled(lambda least=number: proxy._budget.held // len(CREATE) + len(received) >= least)  # type: ignore[misc]
+            assert received == [CREATE]  # the third was forwarded unchanged
             called.set()
             for reader, writer in clients:
                 assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 201 Created")
                 await ended(writer)
-            assert len(got) == 3 and proxy._budget.held == 0 and sum(b'"new"' in answer for answer in got) == 2
+            assert (
+                len(received) == 3 and proxy._budget.held == 0 and sum(b'"new"' in answer for answer in received) == 2
+            )
 
     run(test)
 
 
 def test_the_life_of_a_sandbox(run: Callable[[Test], None]) -> None:
     async def test(folder: Path) -> None:
-        got: list[bytes] = []
+        received: list[bytes] = []
 
         async def dockerd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            got.append(await read_request(reader))
+            received.append(await read_request(reader))
             writer.write(b'HTTP/1.1 201 Created\r\nContent-Length: 8\r\n\r\n{"Id":1}')
 
         hooks = Hooks()
@@ -503,7 +505,7 @@ def test_the_life_of_a_sandbox(run: Callable[[Test], None]) -> None:
             writer.write(CREATE)
             assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 201 Created")
             await ended(writer)
-        body = json.loads(got[0].partition(b"\r\n\r\n")[2])
+        body = json.loads(received[0].partition(b"\r\n\r\n")[2])
         assert body["Labels"] == {**sandbox_body()["Labels"], "new": "1"}
 
     run(test)

@@ -132,14 +132,14 @@ class Anything(grpc.GenericRpcHandler):  # type: ignore[misc]
 async def server(path: Path, options: Any = LIMITS, **more: Any) -> AsyncIterator[Anything]:
     """A real gRPC server on a unix socket."""
     handler = Anything()
-    made = grpc.aio.server(options=options, **more)
-    made.add_generic_rpc_handlers((handler,))
-    made.add_insecure_port(f"unix:{path}")
-    await made.start()
+    server = grpc.aio.server(options=options, **more)
+    server.add_generic_rpc_handlers((handler,))
+    server.add_insecure_port(f"unix:{path}")
+    await server.start()
     try:
         yield handler
     finally:
-        await made.stop(None)
+        await server.stop(None)
 
 
 @contextlib.asynccontextmanager
@@ -160,10 +160,10 @@ def small_heap() -> Iterator[None]:
 @pytest.fixture
 async def spliced(tmp_path: Path) -> AsyncIterator[Spliced]:
     """Running, with its runtime expected at `tmp_path/backend.sock`."""
-    made = Spliced(tmp_path, tmp_path / "backend.sock")
-    await made.start()
-    yield made
-    await made.stop()
+    spliced = Spliced(tmp_path, tmp_path / "backend.sock")
+    await spliced.start()
+    yield spliced
+    await spliced.stop()
     gc.collect()
 
 
@@ -175,5 +175,5 @@ async def backend(tmp_path: Path) -> AsyncIterator[Anything]:
 
 @pytest.fixture
 async def channel(spliced: Spliced, backend: Anything) -> AsyncIterator[grpc.aio.Channel]:
-    async with client(spliced.path) as made:
-        yield made
+    async with client(spliced.path) as connected:
+        yield connected

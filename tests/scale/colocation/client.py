@@ -40,19 +40,19 @@ def main() -> None:
     sock.connect(path)
     times = due_times(rate, seconds)
     began = time.perf_counter()
-    todo, asked = deque(began + at for at in times), deque[tuple[float, float]]()
+    todo, pending = deque(began + at for at in times), deque[tuple[float, float]]()
     requests: list[tuple[float, ...]] = []
     counted, end = began + WARM_SECONDS, began + PATIENCE * (seconds + WARM_SECONDS)
-    while (todo or asked) and (now := time.perf_counter()) < end:
-        while todo and todo[0] <= now and len(asked) < AT_ONCE:
-            asked.append((todo.popleft(), time.perf_counter()))
+    while (todo or pending) and (now := time.perf_counter()) < end:
+        while todo and todo[0] <= now and len(pending) < AT_ONCE:
+            pending.append((todo.popleft(), time.perf_counter()))
             sock.send(op)
-        left = max(todo[0] - now, 0.0) if todo and len(asked) < AT_ONCE else 1.0
+        left = max(todo[0] - now, 0.0) if todo and len(pending) < AT_ONCE else 1.0
         if select.select([sock], [], [], left)[0]:
             answer = ANSWER.unpack(sock.recv(ANSWER.size))
-            requests.append((*asked.popleft(), *answer, time.perf_counter()))
+            requests.append((*pending.popleft(), *answer, time.perf_counter()))
     now = time.perf_counter()  # without a response: takes at least until now
-    requests += [(due, sent, now, now, 0.0, now) for due, sent in (*asked, *((due, now) for due in todo))]
+    requests += [(due, sent, now, now, 0.0, now) for due, sent in (*pending, *((due, now) for due in todo))]
     json.dump([request for request in requests if request[0] >= counted], sys.stdout)
 
 

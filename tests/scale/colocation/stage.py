@@ -163,7 +163,7 @@ class Stage(Testbed):
                     running += [self._run(pod.container_dirs[0], *hog, food) for hog in HOGS[kind]]
                 time.sleep(HEAD_START)
                 before = self._counters(phase)
-                asked, stops = self._ask(kind, seconds)
+                sent, stops = self._ask(kind, seconds)
                 after = self._counters(phase)
             finally:
                 for process in running:
@@ -171,7 +171,7 @@ class Stage(Testbed):
         deltas = [b - a for a, b in zip(before, after, strict=True)]
         passed, service, batch, refaults, stolen, strange, enforcer = deltas
         other_share = (stolen + (strange if kind == "cpu" else 0.0)) / passed
-        return Reading(asked, passed, service, batch, int(refaults), other_share, enforcer, stops)
+        return Reading(sent, passed, service, batch, int(refaults), other_share, enforcer, stops)
 
     def close(self) -> None:
         super().close()
@@ -206,9 +206,9 @@ class Stage(Testbed):
                 out, _ = client.communicate(timeout=seconds * 10 + 60)
             finally:
                 self.end(client)
-        asked = tuple(Request(*load) for load in json.loads(out))
-        first = asked[0].due if asked else 0.0
-        return asked, tuple((begin, end) for begin, end in stops if end > first)
+        sent = tuple(Request(*load) for load in json.loads(out))
+        first = sent[0].due if sent else 0.0
+        return sent, tuple((begin, end) for begin, end in stops if end > first)
 
     def _ready(self, warm: bool) -> None:
         """Wait until the service has finished an earlier client's requests, and has its pages in memory if `warm`."""

@@ -15,9 +15,9 @@ def details(state: DeviceState, need: DeviceNeed) -> Iterator[str]:
         units = state.inventory.units.get(kind, {})
         room = type_room(state, kind, None, lambda unit: True)
         fitting = room.fitting(request.amounts)
-        asked = ", ".join(f"{name} {amount}" for name, amount in sorted(request.amounts.items()))
+        amounts = ", ".join(f"{name} {amount}" for name, amount in sorted(request.amounts.items()))
         yield (
-            f"{kind}: {request.count} with {asked} each; of {len(units)} devices {len(room.units)} are healthy and "
+            f"{kind}: {request.count} with {amounts} each; of {len(units)} devices {len(room.units)} are healthy and "
             f"{len(fitting)} have enough"
         )
         for minor in room.units:

@@ -54,12 +54,12 @@ class DeviceScore:
             count = request.count
             if need.hint(kind).allocate_strategy == APPLY_FOR_ALL:
                 count = columns.usable.data.item(row)
-            total, free, asked = {}, {}, {}
+            total, free, requested = {}, {}, {}
             for name in self._strategy.weights:
                 index = columns.resources.get(name)
                 if index is not None:
                     total[name] = columns.total_sum.data.item(index, row)
                     free[name] = columns.free_sum.data.item(index, row)
-                    asked[name] = request.amounts.get(name, 0) * count
-            score += self._strategy.rate(asked, total, free)
+                    requested[name] = request.amounts.get(name, 0) * count
+            score += self._strategy.rate(requested, total, free)
         return score

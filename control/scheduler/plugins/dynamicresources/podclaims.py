@@ -19,17 +19,17 @@ class ClaimProblem(Exception):
 
 def claim_names(pod: Pod) -> Iterator[str]:
     """The names of the pod's claims. Raises ClaimProblem."""
-    made = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
+    claim_names = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
     for claim in pod.spec.resource_claims:
         if claim.resource_claim_name:
             yield claim.resource_claim_name
-        elif claim.name not in made:
+        elif claim.name not in claim_names:
             raise ClaimProblem(
                 f'waiting for the ResourceClaim "{claim.name}" to be created from template '
                 f'"{claim.resource_claim_template_name}"'
             )
-        elif made[claim.name]:
-            yield made[claim.name]
+        elif claim_names[claim.name]:
+            yield claim_names[claim.name]
 
 
 def claims_of(pod: PodInfo, get: Callable[[str], ResourceClaim | None]) -> list[ResourceClaim]:

@@ -279,18 +279,18 @@ class CriRuntime:
         return ExecResult(response.exit_code, (response.stdout + response.stderr)[:EXEC_OUTPUT_LIMIT_BYTES])
 
     async def stream_url(self, request: StreamRequest) -> str:
-        client, asked = self._client, request
-        flags = {"stdin": asked.stdin, "stdout": asked.stdout, "stderr": asked.stderr, "tty": asked.tty}
+        client = self._client
+        flags = {"stdin": request.stdin, "stdout": request.stdout, "stderr": request.stderr, "tty": request.tty}
         try:
-            if asked.pod_uid:
-                pod = (s for s in self._sandboxes.values() if s.pod_uid == asked.pod_uid and not s.stopped)
+            if request.pod_uid:
+                pod = (s for s in self._sandboxes.values() if s.pod_uid == request.pod_uid and not s.stopped)
                 sandbox = next(pod, None)
                 if sandbox is None:
                     raise RuntimeFailure("ContainerNotRunning", "the pod's sandbox does not run")
-                return await client.port_forward(sandbox.id, asked.ports)
-            if asked.command is not None:
-                return await client.exec(asked.container_id, asked.command, **flags)
-            return await client.attach(asked.container_id, **flags)
+                return await client.port_forward(sandbox.id, request.ports)
+            if request.command is not None:
+                return await client.exec(request.container_id, request.command, **flags)
+            return await client.attach(request.container_id, **flags)
         except CriError as error:
             raise RuntimeFailure("StreamError", str(error)) from error
 

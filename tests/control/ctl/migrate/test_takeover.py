@@ -108,12 +108,12 @@ def documented(section: str) -> list[str]:
 async def cluster(tmp_path: Path) -> AsyncIterator[Migrated]:
     async with ApiServer(tmp_path / "api") as server:
         (tmp_path / "deploy").symlink_to(ROOT / "deploy")
-        made = Migrated(server, tmp_path)
+        migrated = Migrated(server, tmp_path)
         (tmp_path / "original.yaml").write_text(ORIGINAL)
         (tmp_path / "users.yaml").write_text(USERS)
-        await made.shell("kubectl apply -k deploy/crds")
-        await made.shell("kubectl create -f original.yaml -f users.yaml")
-        yield made
+        await migrated.shell("kubectl apply -k deploy/crds")
+        await migrated.shell("kubectl create -f original.yaml -f users.yaml")
+        yield migrated
 
 
 async def test_the_documented_take_over_and_the_way_back(cluster: Migrated) -> None:

@@ -45,8 +45,8 @@ def evictors(
     client: RecordingClient, *, default: str = "Eviction", burst: int = 10
 ) -> tuple[Evictors, RecordingEvents]:
     events: Any = RecordingEvents()
-    made: Any = client
-    return Evictors(made, events, default=default, qps=1, burst=burst), events
+    recording: Any = client
+    return Evictors(recording, events, default=default, qps=1, burst=burst), events
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ async def test_the_reason_of_the_event(annotations: dict[str, str], reason: str)
     request = job("a")
     request.metadata.annotations = annotations
     assert reason_of(request) == reason
-    made, events = evictors(RecordingClient())
-    await made.evict(request, pod("a", on="n7"))
+    evictor, events = evictors(RecordingClient())
+    await evictor.evict(request, pod("a", on="n7"))
     assert events.messages == [("Descheduled", f'Pod evicted from node "n7" by the reason "{reason}"')]
 
 
@@ -85,8 +85,8 @@ async def test_the_options_of_the_job_are_restricted_to_its_pod(policy: str, cal
     client = RecordingClient()
     request = job("a")
     request.spec.delete_options = DeleteOptions(grace_period_seconds=7, propagation_policy="Background")
-    made, _ = evictors(client, default=policy)
-    await made.evict(request, pod("a", uid="u1"))
+    evictor, _ = evictors(client, default=policy)
+    await evictor.evict(request, pod("a", uid="u1"))
     ((name, options),) = client.calls
     assert (name, options.grace_period_seconds, options.propagation_policy) == (call, 7, "Background")
     assert options.preconditions.uid == "u1"
@@ -97,8 +97,8 @@ async def test_a_soft_eviction_is_an_annotation() -> None:
     request = job("a")
     request.metadata.annotations = {REASON: "hot", TRIGGER: "LowNodeLoad"}
     request.spec.delete_options = DeleteOptions(grace_period_seconds=7)
-    made, events = evictors(client, default="SoftEviction")
-    await made.evict(request, pod("a"))
+    evictor, events = evictors(client, default="SoftEviction")
+    await evictor.evict(request, pod("a"))
     ((_, body),) = client.calls  # after a conflict and a full server
     value = msgspec.json.decode(body["metadata"]["annotations"]["scheduling.koordinator.sh/soft-eviction"])
     assert value.pop("timestamp") == "2023-11-14T22:13:20Z"
@@ -115,20 +115,20 @@ async def test_a_soft_eviction_is_an_annotation() -> None:
     ],
 )
 async def test_errors_say_what_happened(error: Exception, text: str) -> None:
-    made, events = evictors(RecordingClient(error))
+    evictor, events = evictors(RecordingClient(error))
     with pytest.raises(EvictionFailed) as caught:
-        await made.evict(job("a"), pod("a"))
+        await evictor.evict(job("a"), pod("a"))
     assert str(caught.value) == text
     assert events.messages == []
 
 
 async def test_the_rate_limit_is_that_of_the_process_and_nobody_waits() -> None:
     client = RecordingClient()
-    made, _ = evictors(client, burst=2)
+    evictor, _ = evictors(client, burst=2)
     for _ in range(2):
-        await made.evict(job("a"), pod("a"))
+        await evictor.evict(job("a"), pod("a"))
     with pytest.raises(EvictionFailed, match="TooManyEvictions"):
-        await made.evict(job("b"), pod("b"))
+        await evictor.evict(job("b"), pod("b"))
     await client.clock.advance(1)
-    await made.evict(job("b"), pod("b"))
+    await evictor.evict(job("b"), pod("b"))
     assert len(client.calls) == 3

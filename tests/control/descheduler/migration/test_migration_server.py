@@ -183,10 +183,10 @@ async def controller(cluster: Cluster) -> AsyncIterator[Callable[..., Awaitable[
     async with AsyncExitStack() as stack:
 
         async def start(**settings: Any) -> Controller:
-            made = Controller(cluster.admin, MigrationControllerArgs(**settings))
-            stack.push_async_callback(made.stop)
-            await made.start()
-            return made
+            controller = Controller(cluster.admin, MigrationControllerArgs(**settings))
+            stack.push_async_callback(controller.stop)
+            await controller.start()
+            return controller
 
         yield start
 

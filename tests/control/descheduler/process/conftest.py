@@ -43,8 +43,8 @@ class DeschedulerWorld(World):
         """A running pod with a controller, which is an object that nothing acts on."""
         if self.owner_uid is None:
             body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "web"}}
-            made = json.loads(await self.admin.raw("POST", "/api/v1/namespaces/default/configmaps", body=body))
-            self.owner_uid = made["metadata"]["uid"]
+            document = json.loads(await self.admin.raw("POST", "/api/v1/namespaces/default/configmaps", body=body))
+            self.owner_uid = document["metadata"]["uid"]
         owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "web", "uid": self.owner_uid, "controller": True}
         meta = {"name": name, "labels": {"app": "web"}, "ownerReferences": [owner], **more.pop("metadata", {})}
         container = {"name": "c", "image": "x", "resources": {"requests": {"cpu": "100m"}}}

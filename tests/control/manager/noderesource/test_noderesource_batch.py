@@ -159,8 +159,8 @@ def test_the_margin_is_truncated_as_binary_double(cpu: str, percent: int, margin
     whole = int(float(cpu.removesuffix("m")) * (1 if cpu.endswith("m") else 1000))
     expected = int(whole * ((100 - percent) / 100))
     assert abs(expected - margin) <= 1
-    got = batch_of(make_node(cpu=cpu), [], make_metric(system=("0", "0")), strategy(**percents(percent, 65)))[0]
-    assert got == whole - expected
+    batch = batch_of(make_node(cpu=cpu), [], make_metric(system=("0", "0")), strategy(**percents(percent, 65)))[0]
+    assert batch == whole - expected
 
 
 def test_amplified_allocatable_does_not_hide_the_kubelet_reservation() -> None:

@@ -22,12 +22,12 @@ OVERTAKING = QueueOrder("q", by_priority=True, blocking=False)
 
 def forest(total: int = 100, **quotas: tuple[int, int]) -> QuotaForest:
     """name -> (min, max) in cores, all below the root; `total` cores in the cluster."""
-    made = QuotaForest(ForestRules(), lambda: cluster)
+    forest = QuotaForest(ForestRules(), lambda: cluster)
     cluster = {"cpu": total * 1000}
     for name, (low, high) in quotas.items():
         least, most = {"cpu": Quantity(str(low))}, {"cpu": Quantity(str(high))}
-        made.put(QuotaInfo(name, min=least, max=most, weight=most))
-    return made
+        forest.put(QuotaInfo(name, min=least, max=most, weight=most))
+    return forest
 
 
 def job(name: str, cores: int, *quotas: str, priority: int = 0, created: float = 0.0, problem: str = "") -> WaitingJob:

@@ -50,16 +50,16 @@ def unit(phase: str, *, age: float = 0.0, attempts: int = 0, **of_spec: Any) -> 
     [({}, 1), ({"parallelism": 4}, 4), ({"parallelism": 4, "completions": 3}, 3), ({"parallelism": 0}, 0)],
 )
 def test_the_unit_requests_what_runs_at_the_same_time(spec: dict[str, Any], count: int) -> None:
-    made = desired_spec(job(**spec))
-    assert (made.queue, made.pod_sets[0].count) == ("q", count)
-    assert made.request["cpu"].milli_value() == 2000 * count
-    assert made.consumer_ref is not None and made.consumer_ref.uid == "u1"
+    desired = desired_spec(job(**spec))
+    assert (desired.queue, desired.pod_sets[0].count) == ("q", count)
+    assert desired.request["cpu"].milli_value() == 2000 * count
+    assert desired.consumer_ref is not None and desired.consumer_ref.uid == "u1"
 
 
 def test_a_long_text_is_not_copied_into_the_unit() -> None:
-    made = job()
-    made.metadata.annotations = {QUEUE: "q" * 200_000}
-    assert desired_spec(made).queue == "q" * MAX_NAME_CHARS
+    queued_job = job()
+    queued_job.metadata.annotations = {QUEUE: "q" * 200_000}
+    assert desired_spec(queued_job).queue == "q" * MAX_NAME_CHARS
 
 
 @pytest.mark.parametrize("phase", ["", "Enqueued", "Reserved", "TimeoutBackoff"])

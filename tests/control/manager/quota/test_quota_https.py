@@ -47,9 +47,9 @@ def pod(name: str, quota_name: str) -> dict[str, Any]:
 async def test_the_life_of_a_tree(webhook_cluster: Callable[..., Awaitable[WebhookCluster]]) -> None:
     cluster = await webhook_cluster()
     top = quota("top", {"is-parent": "true", "tree-id": "t"}, min={"cpu": "10"}, max={"cpu": "20"})
-    made = await cluster.create(QUOTAS, top)
-    assert made["metadata"]["labels"][KEY + "parent"] == "koordinator-root-quota"
-    assert json.loads(made["metadata"]["annotations"][KEY + "shared-weight"]) == {"cpu": "20"}
+    created = await cluster.create(QUOTAS, top)
+    assert created["metadata"]["labels"][KEY + "parent"] == "koordinator-root-quota"
+    assert json.loads(created["metadata"]["annotations"][KEY + "shared-weight"]) == {"cpu": "20"}
 
     # A child directly after its parent: an admitted quota counts before the watch delivers it.
     child = quota("child", {"parent": "top"}, {"namespaces": '["team"]'}, min={"cpu": "6"}, max={"cpu": "20"})
@@ -101,10 +101,10 @@ async def test_the_life_of_a_tree(webhook_cluster: Callable[..., Awaitable[Webho
 
 
 def asking_for(name: str, cpu: str, **labels: Any) -> dict[str, Any]:
-    made = pod(name, "team")
-    made["metadata"]["labels"] |= labels
-    made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
-    return made
+    info = pod(name, "team")
+    info["metadata"]["labels"] |= labels
+    info["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
+    return info
 
 
 async def test_pods_are_counted_against_their_quota(webhook_cluster: Callable[..., Awaitable[WebhookCluster]]) -> None:
@@ -151,8 +151,8 @@ async def test_pods_of_a_tree_stay_on_its_nodes(webhook_cluster: Callable[..., A
     await cluster.create("/apis/quota.koordinator.sh/v1alpha1/namespaces/default/elasticquotaprofiles", profile)
     await cluster.create(QUOTAS, quota("team", {"tree-id": "t"}, max={"cpu": "10"}))
     await cluster.until(lambda: cluster.cached(ElasticQuotaProfile, "default/p"))
-    made = await cluster.create(PODS, pod("a", "team"))
-    required = made["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    created = await cluster.create(PODS, pod("a", "team"))
+    required = created["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert required["nodeSelectorTerms"] == [{"matchExpressions": [{"key": "pool", "operator": "In", "values": ["x"]}]}]
     assert "affinity" not in (await cluster.create(PODS, pod("b", "other")))["spec"]
 
@@ -168,5 +168,5 @@ async def test_a_parent_admitted_by_another_replica_is_read(
     topology = shared(cluster.manager.context)
     topology.remove(cluster.cached(ElasticQuota, "default/top"))
     assert topology.tree.get("top") is None
-    made = await cluster.create(QUOTAS, quota("child", {"parent": "top"}, **nine))
-    assert made["metadata"]["labels"][KEY + "tree-id"] == "t"
+    created = await cluster.create(QUOTAS, quota("child", {"parent": "top"}, **nine))
+    assert created["metadata"]["labels"][KEY + "tree-id"] == "t"

@@ -113,7 +113,7 @@ async def test_a_quota_follows_its_nodes(webhook_cluster: Callable[..., Awaitabl
         await cluster.merge(f"/api/v1/nodes/{name}/status", {"status": status})
     nodes = cluster.manager.context.caches.informer(Node)
     await cluster.until(lambda: sum(bool(each.status.allocatable) for each in nodes.list()) == 2)
-    made = await cluster.create(
+    created = await cluster.create(
         PROFILES,
         {
             "apiVersion": "quota.koordinator.sh/v1alpha1",
@@ -136,6 +136,6 @@ async def test_a_quota_follows_its_nodes(webhook_cluster: Callable[..., Awaitabl
     labelled = await cluster.get(f"{PROFILES}/p")
     assert labelled["metadata"]["labels"][KEY + "tree-id"] == elastic_quota["metadata"]["labels"][KEY + "tree-id"]
     change = {"spec": {"resourceRatio": "0.5"}, "metadata": {"annotations": {KEY + "resource-keys": '["cpu"]'}}}
-    assert made["metadata"]["generation"] < (await cluster.merge(f"{PROFILES}/p", change))["metadata"]["generation"]
+    assert created["metadata"]["generation"] < (await cluster.merge(f"{PROFILES}/p", change))["metadata"]["generation"]
     elastic_quota = await cluster.until(lambda: quota("10"))
     assert elastic_quota["spec"]["min"] == {"cpu": "10"}, "keys that are no longer wanted are gone"

@@ -216,9 +216,9 @@ def raw(given_: Any) -> dict[str, Any]:
 
 def test_defaults_of_a_new_quota() -> None:
     given_ = quota("q", max={"cpu": "10", "memory": "20"})
-    made = raw(given_)
-    assert mutate_quota(made, given_, Tree()) == amounts(cpu=10, memory=20)
-    assert made == {
+    document = raw(given_)
+    assert mutate_quota(document, given_, Tree()) == amounts(cpu=10, memory=20)
+    assert document == {
         "metadata": {
             "name": "q",
             "x": 1,
@@ -231,22 +231,22 @@ def test_defaults_of_a_new_quota() -> None:
 
 def test_a_shared_weight_gets_the_keys_of_max() -> None:
     given_ = quota("q", {"parent": ROOT}, {"shared-weight": '{"cpu":"5","gpu":"1"}'}, max={"cpu": "10", "memory": "20"})
-    made = raw(given_)
-    assert mutate_quota(made, given_, Tree()) is None
-    assert made["metadata"]["annotations"] == {KEY + "shared-weight": '{"cpu":"5","memory":"20"}'}
+    document = raw(given_)
+    assert mutate_quota(document, given_, Tree()) is None
+    assert document["metadata"]["annotations"] == {KEY + "shared-weight": '{"cpu":"5","memory":"20"}'}
     same = quota("q", {"parent": ROOT}, {"shared-weight": '{"cpu": 5}'}, max={"cpu": "10"})
-    made = raw(same)
-    mutate_quota(made, same, Tree())
-    assert made == raw(same)
+    document = raw(same)
+    mutate_quota(document, same, Tree())
+    assert document == raw(same)
 
 
 def test_the_tree_id_defaults_to_the_parents() -> None:
     tree = Tree([info("top", tree="t"), info("other")])
     for parent, expected in (("top", {KEY + "tree-id": "t"}), ("other", {})):
         given_ = quota("q", {"parent": parent}, {"shared-weight": "{}"})
-        made = raw(given_)
-        mutate_quota(made, given_, tree)
-        assert made["metadata"].get("labels", {}) == expected
+        document = raw(given_)
+        mutate_quota(document, given_, tree)
+        assert document["metadata"].get("labels", {}) == expected
     with pytest.raises(QuotaError, match=r'parent: Invalid value: "no": there is no such quota'):
         mutate_quota({}, quota("q", {"parent": "no"}), tree)
     with pytest.raises(QuotaError, match="shared-weight"):
@@ -259,24 +259,24 @@ def test_the_tree_id_defaults_to_the_parents() -> None:
 async def test_expected_writes_count_until_they_are_delivered_or_expire() -> None:
     clock = FakeClock()
     topology = QuotaTopology(clock)
-    made = quota("q", max={"cpu": "1"})
-    topology.expect("q", "default/q", QuotaInfo.of(made))
+    document = quota("q", max={"cpu": "1"})
+    topology.expect("q", "default/q", QuotaInfo.of(document))
     assert topology.tree.get("q") is not None
     assert not topology.taken("q", "default/q"), "it may have been refused elsewhere"
     assert topology.taken("q", "other/q")
     await clock.advance(EXPECTED_TTL_S + 1)
     assert topology.tree.get("q") is None
     assert not topology.taken("q", "other/q")
-    topology.put(made)
+    topology.put(document)
     assert topology.taken("q", "default/q")
     topology.expect("q", "default/q", None)
     assert topology.tree.get("q") is None
     assert not topology.taken("q", "default/q")
-    topology.put(made)
+    topology.put(document)
     assert topology.tree.get("q") is not None, "the informer's word is the last"
     topology.remove(quota("q", namespace="other"))
     assert topology.tree.get("q") is not None, "another object of the same name"
-    topology.remove(made)
+    topology.remove(document)
     assert topology.tree.get("q") is None
 
 

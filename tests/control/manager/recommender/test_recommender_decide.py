@@ -304,13 +304,13 @@ def test_unmutated_replacement_pods_stop_evictions() -> None:
 
 @given(st.lists(st.sampled_from(["far", "fits", "unready", "leaving"]), max_size=12), st.floats(0, 1))
 def test_law_unavailable_pods_never_exceed_the_share(kinds: list[str], share: float) -> None:
-    made: dict[str, Callable[[str], Pod]] = {
+    builders: dict[str, Callable[[str], Pod]] = {
         "far": far,
         "fits": fits,
         "leaving": leaving,
         "unready": lambda name: far(name, status=UNREADY),
     }
-    pods = [made[kind](f"p{number}") for number, kind in enumerate(kinds)]
+    pods = [builders[kind](f"p{number}") for number, kind in enumerate(kinds)]
     chosen = choose(pods, KNOWN, RecommenderSettings(eviction_share=share), NOW, evicted_at=float("inf")).pods
     assert all(distance(each, KNOWN) > 0 for each in chosen)
     serving = [each for each in chosen if each.status.conditions[0].status == "True"]

@@ -24,10 +24,10 @@ DEFAULTS = RecommenderSettings()
 
 def taught(*samples: tuple[float, float, float], settings: RecommenderSettings = DEFAULTS) -> ContainerModel:
     """A model of (cores, bytes, time)."""
-    made = ContainerModel(settings)
+    model = ContainerModel(settings)
     if samples:
-        made.add(*np.array(samples, dtype=float).T)
-    return made
+        model.add(*np.array(samples, dtype=float).T)
+    return model
 
 
 def estimated(model: ContainerModel, now: float = NOW, settings: RecommenderSettings = DEFAULTS) -> Any:

@@ -77,12 +77,12 @@ def test_a_tenant_may_not_set_what_gives_more_than_the_pod_requests(
     labels: dict[str, str], annotations: dict[str, str]
 ) -> None:
     attacked = next(iter({key: text for key, text in (labels | annotations).items() if text != "BE"}))
-    made = pod(labels, annotations)
+    info = pod(labels, annotations)
     for user in (TENANT_USER, CONTROLLER):
-        assert refused(made, user) == [attacked]
-        assert refused(made, user, pod()) == [attacked], "an update"
-        assert refused(made, user, made) == [], "an update that does not change the key"
-    assert refused(made, ADMIN) == refused(made, MANAGER) == []
+        assert refused(info, user) == [attacked]
+        assert refused(info, user, pod()) == [attacked], "an update"
+        assert refused(info, user, info) == [], "an update that does not change the key"
+    assert refused(info, ADMIN) == refused(info, MANAGER) == []
 
 
 ALLOWED = {
@@ -106,8 +106,8 @@ ALLOWED = {
 def test_what_templates_of_tenants_set_is_allowed(
     labels: dict[str, str], annotations: dict[str, str], requests: dict[str, str]
 ) -> None:
-    made = pod(labels, annotations, requests)
-    assert refused(made, TENANT_USER) == refused(made, CONTROLLER) == []
+    info = pod(labels, annotations, requests)
+    assert refused(info, TENANT_USER) == refused(info, CONTROLLER) == []
 
 
 @pytest.mark.parametrize("hint", [names.ANNOTATION_SCHEDULING_HINT, names.ANNOTATION_SCHEDULING_HINT_OLD])
@@ -148,12 +148,12 @@ def test_a_node_reports_its_own_static_pods() -> None:
 
 def test_flags_add_users_and_groups() -> None:
     users = TrustedUsers.read(["alice", ""], ["sre", ""], "other")
-    made = pod({QOS: "SYSTEM"})
-    assert refused(made, TENANT_USER, users=users) == []
-    assert refused(made, RequestUser(username="bob", groups=["sre"]), users=users) == []
-    assert refused(made, RequestUser(username=""), users=users) == [QOS]
-    assert refused(made, RequestUser(username="", groups=[""]), users=users) == [QOS]
-    assert refused(made, ADMIN, users=users) == []
+    info = pod({QOS: "SYSTEM"})
+    assert refused(info, TENANT_USER, users=users) == []
+    assert refused(info, RequestUser(username="bob", groups=["sre"]), users=users) == []
+    assert refused(info, RequestUser(username=""), users=users) == [QOS]
+    assert refused(info, RequestUser(username="", groups=[""]), users=users) == [QOS]
+    assert refused(info, ADMIN, users=users) == []
     assert refused(pod(annotations={STATUS: "1"}), SCHEDULER, users=users) == [STATUS], "of another namespace"
 
 
@@ -189,12 +189,12 @@ GRANTS = {
 def test_a_profile_grants_the_values_that_it_sets(
     spec: dict[str, Any], labels: dict[str, str], annotations: dict[str, str]
 ) -> None:
-    made = pod(labels, annotations)
-    changes = rule.refused_changes(made, None, TENANT_USER, USERS)
+    info = pod(labels, annotations)
+    changes = rule.refused_changes(info, None, TENANT_USER, USERS)
     assert changes
-    assert rule.without_granted(changes, made, [profile(**spec)]) == []
-    assert rule.without_granted(changes, made, [profile(labels={"other": "x"})]) == changes
-    assert rule.without_granted(changes, made, [profile(labels={QOS: "BE"})]) == changes, "it grants another value"
+    assert rule.without_granted(changes, info, [profile(**spec)]) == []
+    assert rule.without_granted(changes, info, [profile(labels={"other": "x"})]) == changes
+    assert rule.without_granted(changes, info, [profile(labels={QOS: "BE"})]) == changes, "it grants another value"
 
 
 def test_the_accounts_are_those_of_the_manifests() -> None:

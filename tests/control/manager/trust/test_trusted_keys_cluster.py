@@ -89,8 +89,8 @@ async def test_a_tenant_is_refused_and_the_scheduler_is_not(cluster: Any, manage
         await cluster.admin.raw("POST", PROFILES, body={**profile, "metadata": {"name": "agents"}, "spec": spec})
         profiles = running.manager.context.caches.informer(ClusterColocationProfile)
         await until(lambda: profiles.list())
-        made = json.loads(await tenant.raw("POST", PODS, body=pod("b", {"agent": "yes"})))
-        assert made["metadata"]["labels"][names.LABEL_QOS_CLASS] == "SYSTEM"
+        document = json.loads(await tenant.raw("POST", PODS, body=pod("b", {"agent": "yes"})))
+        assert document["metadata"]["labels"][names.LABEL_QOS_CLASS] == "SYSTEM"
         with pytest.raises(ApiError, match="qosClass: Forbidden"):
             await tenant.raw("POST", PODS, body=pod("c", {names.LABEL_QOS_CLASS: "SYSTEM"}))
     await cluster.admin.raw("POST", PODS, body=pod("d", {names.LABEL_QOS_CLASS: "SYSTEM"}, status))

@@ -77,13 +77,13 @@ async def test_pods_become_best_effort_with_batch_resources(
     assert QOS not in plain["metadata"].get("labels", {})
     assert plain["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "1"}
 
-    made = await cluster.create(PODS, pod("be", ENABLED, {"cpu": "1", "memory": "3456Mi"}))
+    created = await cluster.create(PODS, pod("be", ENABLED, {"cpu": "1", "memory": "3456Mi"}))
     batch = {"kubernetes.io/batch-cpu": "1k", "kubernetes.io/batch-memory": "3456Mi"}
-    assert made["metadata"]["labels"].items() >= {QOS: "BE", "koordinator.sh/priority": "1000"}.items()
-    assert made["spec"]["containers"][0]["resources"] == {"requests": batch, "limits": batch}
-    assert (made["spec"]["priority"], made["spec"]["priorityClassName"]) == (5000, "koord-batch")
-    assert made["spec"]["terminationGracePeriodSeconds"] == 7
-    text = made["metadata"]["annotations"]["node.koordinator.sh/extended-resource-spec"]
+    assert created["metadata"]["labels"].items() >= {QOS: "BE", "koordinator.sh/priority": "1000"}.items()
+    assert created["spec"]["containers"][0]["resources"] == {"requests": batch, "limits": batch}
+    assert (created["spec"]["priority"], created["spec"]["priorityClassName"]) == (5000, "koord-batch")
+    assert created["spec"]["terminationGracePeriodSeconds"] == 7
+    text = created["metadata"]["annotations"]["node.koordinator.sh/extended-resource-spec"]
     assert json.loads(text) == {"containers": {"app": {"limits": batch, "requests": batch}}}
 
     # A namespace that was made a moment ago is read from the API server.
@@ -122,8 +122,8 @@ async def test_pods_that_do_not_fit_are_refused(webhook_cluster: Callable[..., A
     await cluster.merge(f"{PODS}/c", {"metadata": {"labels": {"other": "1"}}})
 
     gpus = pod("d", {}, {"koordinator.sh/gpu": "200"})
-    made = await cluster.create(PODS, gpus)
-    assert made["spec"]["containers"][0]["resources"]["requests"] == {
+    created = await cluster.create(PODS, gpus)
+    assert created["spec"]["containers"][0]["resources"]["requests"] == {
         "koordinator.sh/gpu-core": "200",
         "koordinator.sh/gpu-memory-ratio": "200",
         "koordinator.sh/gpu.shared": "2",
@@ -249,9 +249,9 @@ async def test_profiles_are_applied_to_reservations(webhook_cluster: Callable[..
             "template": {"spec": pod("x", None, {"cpu": "1"})["spec"]},
         },
     }
-    made = await cluster.create(RESERVATIONS, reservation)
-    assert made["metadata"]["labels"] == {**ENABLED, QOS: "LS"}
-    spec = made["spec"]["template"]["spec"]
+    created = await cluster.create(RESERVATIONS, reservation)
+    assert created["metadata"]["labels"] == {**ENABLED, QOS: "LS"}
+    spec = created["spec"]["template"]["spec"]
     assert (spec["priority"], spec["containers"][0]["resources"]["requests"]) == (7000, {"cpu": "1"})
 
 
@@ -277,9 +277,9 @@ async def test_failure_policies_and_timeouts(webhook_cluster: Callable[..., Awai
 async def test_concurrent_requests(webhook_cluster: Callable[..., Awaitable[WebhookCluster]]) -> None:
     cluster = await webhook_cluster()
     await add_profile(cluster, "p", qosClass="BE", priorityClassName="koord-batch")
-    made = await asyncio.gather(*(cluster.create(PODS, pod(f"p{i}", None, {"cpu": "1"})) for i in range(40)))
+    answers = await asyncio.gather(*(cluster.create(PODS, pod(f"p{i}", None, {"cpu": "1"})) for i in range(40)))
     assert all(
-        each["spec"]["containers"][0]["resources"]["requests"] == {"kubernetes.io/batch-cpu": "1k"} for each in made
+        each["spec"]["containers"][0]["resources"]["requests"] == {"kubernetes.io/batch-cpu": "1k"} for each in answers
     )
 
 
@@ -289,8 +289,8 @@ async def test_an_invalid_profile_matches_nothing_and_gets_an_event(
     cluster = await webhook_cluster()
     await add_profile(cluster, "bad", selector={"matchExpressions": [{"key": "a", "operator": "Near"}]}, qosClass="BE")
     for name in ("a", "b"):
-        made = await cluster.create(PODS, pod(name))
-        assert QOS not in made["metadata"].get("labels", {})
+        created = await cluster.create(PODS, pod(name))
+        assert QOS not in created["metadata"].get("labels", {})
 
     async def events() -> list[dict[str, Any]]:
         events = (await cluster.get("/api/v1/namespaces/default/events"))["items"]

@@ -78,8 +78,8 @@ def test_the_refusal_names_user_right_and_pod() -> None:
     assert refusal("ada", right, "PodMigrationJob") == (
         "user 'ada' may not create pods/eviction 'p' in namespace 'shop', which this PodMigrationJob would do"
     )
-    asked = review(RequestUser(username="ada", uid="1", groups=["devs"], extra={"k": ["v"]}), right)["spec"]
-    assert (asked["user"], asked["uid"], asked["groups"], asked["extra"]) == ("ada", "1", ["devs"], {"k": ["v"]})
+    spec = review(RequestUser(username="ada", uid="1", groups=["devs"], extra={"k": ["v"]}), right)["spec"]
+    assert (spec["user"], spec["uid"], spec["groups"], spec["extra"]) == ("ada", "1", ["devs"], {"k": ["v"]})
 
 
 async def test_a_job_moves_only_what_its_user_may_evict(cluster: Any, manager: Any) -> None:

@@ -374,14 +374,14 @@ unknown = st.dictionaries(st.sampled_from(["x-field", "y-field"]), st.sampled_fr
 
 @st.composite
 def pods(draw: DrawFn) -> dict[str, Any]:
-    made = [
+    containers = [
         {"name": f"c{i}", "resources": {"requests": draw(amounts), "limits": draw(amounts)}, **draw(unknown)}
         for i in range(draw(st.integers(1, 3)))
     ]
     labels = draw(
         st.dictionaries(st.sampled_from(["a", "b", "koordinator.sh/qosClass"]), st.sampled_from(["1", "BE", "LS"]))
     )
-    subject = pod(*made, labels=labels, **draw(unknown))  # type: ignore[arg-type]
+    subject = pod(*containers, labels=labels, **draw(unknown))  # type: ignore[arg-type]
     return {**subject, **draw(unknown)}
 
 

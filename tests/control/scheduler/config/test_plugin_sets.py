@@ -12,11 +12,11 @@ from control.scheduler.config.plugins import PluginError, expanded, merge_set, m
 
 def refs(text: str) -> list[PluginRef]:
     """`A B:3`."""
-    made = []
+    built = []
     for word in text.split():
         name, _, weight = word.partition(":")
-        made.append(PluginRef(name, int(weight or 0)))
-    return made
+        built.append(PluginRef(name, int(weight or 0)))
+    return built
 
 
 def of(enabled: str = "", disabled: str = "") -> PluginSet:

@@ -66,12 +66,12 @@ def test_decisions_are_those_of_counting(wanted: dict[str, tuple[int, str]], ste
             minimum, policy = wanted[gang]
             notes = {"name": gang, "min-available": str(minimum), "match-policy": policy, "mode": "NonStrict"}
             notes["groups"] = msgspec.json.encode(IDS[gang]).decode()
-            made = pod(f"p{number}", annotations={P + key: value for key, value in notes.items()})
+            created = pod(f"p{number}", annotations={P + key: value for key, value in notes.items()})
             if what == "placed":
-                made = msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, node_name="n"))
-            key = made.metadata.key
-            pods[key] = made
-            plugin.events.pod_added(made)
+                created = msgspec.structs.replace(created, spec=msgspec.structs.replace(created.spec, node_name="n"))
+            key = created.metadata.key
+            pods[key] = created
+            plugin.events.pod_added(created)
             plain.members[key] = (f"default/{gang}", "pending")
             if what == "placed":
                 plain.bound(key, f"default/{gang}")

@@ -91,16 +91,16 @@ async def test_only_changed_fields_of_the_status_are_written_once() -> None:
 async def test_failed_writes_are_retried() -> None:
     server = Server([member("a", "Running"), member("b", "Running")])
     server.failures = [ConnectionFailed("no route"), NotFound(404, "NotFound", "gone")]
-    made = controller(server, group("Scheduled", scheduled=2))
+    writer = controller(server, group("Scheduled", scheduled=2))
     with pytest.raises(ConnectionFailed):
-        await made.sync("ns/g")
-    await made.sync("ns/g")  # gone meanwhile
-    await made.start()
+        await writer.sync("ns/g")
+    await writer.sync("ns/g")  # gone meanwhile
+    await writer.start()
     for _ in range(200):
         if server.patches:
             break
         await asyncio.sleep(0)
-    await made.stop()
+    await writer.stop()
     assert server.patches == [("PodGroup", "ns/g", {"phase": "Running", "running": 2})]
 
 

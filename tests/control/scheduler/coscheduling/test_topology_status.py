@@ -100,9 +100,9 @@ class Written:
 @pytest.fixture
 async def written(tmp_path: Path) -> AsyncIterator[Written]:
     async with ApiServer(tmp_path / "data") as server, Client(ClientConfig.load(str(server.kubeconfig_path))) as client:
-        made = Written(client)
-        yield made
-        await made.stop()
+        written = Written(client)
+        yield written
+        await written.stop()
 
 
 async def test_the_status_is_written_once(written: Written) -> None:

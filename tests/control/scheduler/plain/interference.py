@@ -41,10 +41,10 @@ def _would_use(pod: Pod, kind: str) -> bool:
         return False
     if kind in ("io", "network"):
         return True
-    asked = {name for name, amount in requests(pod).items() if amount}
+    requested = {name for name, amount in requests(pod).items() if amount}
     plain = ["", "kubernetes.io/batch-", "kubernetes.io/mid-"]
-    anything = any(prefix + name in asked for prefix in plain for name in ("cpu", "memory"))
-    return not anything or any(prefix + kind in asked for prefix in plain)
+    anything = any(prefix + name in requested for prefix in plain for name in ("cpu", "memory"))
+    return not anything or any(prefix + kind in requested for prefix in plain)
 
 
 def interference(pod: Pod, node: Node, world: World, args: Any) -> Verdict:

@@ -59,12 +59,12 @@ def estimate(pod: Pod, args: Any) -> Amounts:
         if kind in ("koord-batch", "koord-mid"):
             real = f"kubernetes.io/{kind.removeprefix('koord-')}-{name}"
         request, limit = whole(real, requests.get(real)), whole(real, limits.get(real))
-        asked = limit if limit > request else request
-        if asked == 0:
+        estimated = limit if limit > request else request
+        if estimated == 0:
             plain = real in ("cpu", "memory") or "batch" in real
             amounts[name] = 0 if not plain else 250 if name == "cpu" else 209715200
         else:
-            amounts[name] = rounded(Decimal(asked) * args.estimated_scaling_factors[name] / 100)
+            amounts[name] = rounded(Decimal(estimated) * args.estimated_scaling_factors[name] / 100)
             if limit > 0:
                 amounts[name] = min(amounts[name], limit)
     return amounts

@@ -40,14 +40,14 @@ def _uses(pod: Pod) -> Iterator[tuple[str, bool]]:
     seen = set()
     for volume in pod.spec.volumes:
         if volume.persistent_volume_claim is not None:
-            name, made = volume.persistent_volume_claim.claim_name, False
+            name, generated = volume.persistent_volume_claim.claim_name, False
         elif volume.ephemeral is not None:
-            name, made = pod.metadata.name + "-" + volume.name, True
+            name, generated = pod.metadata.name + "-" + volume.name, True
         else:
             continue
         if name not in seen:
             seen.add(name)
-            yield name, made
+            yield name, generated
 
 
 def _class_name(claim: PersistentVolumeClaim) -> str:
@@ -62,16 +62,16 @@ def _class(storage: Storage, claim: PersistentVolumeClaim) -> StorageClass | Non
 
 
 def _size(claim: PersistentVolumeClaim) -> int:
-    asked = claim.spec.resources.requests
-    return asked["storage"].value() if "storage" in asked else 0
+    requests = claim.spec.resources.requests
+    return requests["storage"].value() if "storage" in requests else 0
 
 
 # VolumeRestrictions
 
 
 def restrictions_first(pod: Pod, world: World) -> Verdict:
-    for name, made in _uses(pod):
-        if not made and _claim(world, pod, name) is None:
+    for name, is_generated in _uses(pod):
+        if not is_generated and _claim(world, pod, name) is None:
             return U, (f'persistentvolumeclaim "{name}" not found',)
     return None
 
@@ -82,10 +82,10 @@ def restrictions(pod: Pod, node: Node, world: World) -> Verdict:
             for theirs in other.spec.volumes:
                 if _one_disk(ours, theirs):
                     return S, ("node(s) had no available disk",)
-    mine = [name for name, made in _uses(pod) if not made]
+    mine = [name for name, is_generated in _uses(pod) if not is_generated]
     for other in world.pods:
-        for name, made in _uses(other):
-            if made or name not in mine or other.metadata.namespace != pod.metadata.namespace:
+        for name, is_generated in _uses(other):
+            if is_generated or name not in mine or other.metadata.namespace != pod.metadata.namespace:
                 continue
             claim = _claim(world, pod, name)
             if claim is not None and "ReadWriteOncePod" in claim.spec.access_modes:
@@ -155,10 +155,10 @@ def _attached(pod: Pod, world: World) -> Iterator[tuple[str, str]]:
 
 def binding_first(pod: Pod, world: World) -> Verdict:
     claims = []
-    for name, made in _uses(pod):
+    for name, is_generated in _uses(pod):
         claim = _claim(world, pod, name)
         if claim is None:
-            if made:
+            if is_generated:
                 return U, (f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{name}"',)
             return U, (f'persistentvolumeclaim "{name}" not found',)
         if claim.status.phase == "Lost":
@@ -166,7 +166,7 @@ def binding_first(pod: Pod, world: World) -> Verdict:
             return U, (f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{lost}"',)
         if claim.metadata.deletion_timestamp is not None:
             return U, (f'persistentvolumeclaim "{name}" is being deleted',)
-        if made:
+        if is_generated:
             owners = [ref.uid for ref in claim.metadata.owner_references if ref.controller]
             if owners != [pod.metadata.uid]:
                 whole = f"{pod.metadata.namespace}/{name}"
@@ -321,8 +321,8 @@ PLACES = (OLD_ZONE, OLD_REGION, "topology.kubernetes.io/zone", "topology.kuberne
 
 
 def zone_first(pod: Pod, world: World) -> Verdict:
-    for name, made in _uses(pod):
-        if made:
+    for name, is_generated in _uses(pod):
+        if is_generated:
             continue
         claim = _claim(world, pod, name)
         if claim is None:
@@ -348,8 +348,8 @@ def zone(pod: Pod, node: Node, world: World) -> Verdict:
     labels = node.metadata.labels
     if not any(place in labels for place in PLACES):
         return None
-    for name, made in _uses(pod):
-        claim = None if made else _claim(world, pod, name)
+    for name, is_generated in _uses(pod):
+        claim = None if is_generated else _claim(world, pod, name)
         volume = None if claim is None else _named(world.storage.volumes, claim.spec.volume_name)
         if volume is None:
             continue

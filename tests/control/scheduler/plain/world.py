@@ -67,9 +67,9 @@ def nonzero(pod: Pod) -> tuple[int, int]:
     """(milli-cores, bytes) with 100m and 200Mi for a container that asks for none; no init containers here."""
     cpu = memory = 0
     for container in pod.spec.containers:
-        asked = container.resources.requests
-        cpu += asked["cpu"].milli_value() if "cpu" in asked else 100
-        memory += asked["memory"].value() if "memory" in asked else 200 * 1024 * 1024
+        requests = container.resources.requests
+        cpu += requests["cpu"].milli_value() if "cpu" in requests else 100
+        memory += requests["memory"].value() if "memory" in requests else 200 * 1024 * 1024
     overhead = pod.spec.overhead
     cpu += overhead["cpu"].milli_value() if "cpu" in overhead else 0
     memory += overhead["memory"].value() if "memory" in overhead else 0

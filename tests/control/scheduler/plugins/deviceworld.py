@@ -175,11 +175,11 @@ def equipped(
 ) -> DeviceWorld:
     """Nodes n0, n1 … with these devices; None: without Device object. By default one `machine`."""
     listed = machines or (machine(),)
-    made = [
+    nodes = [
         (
             node(f"n{at}", cpu="128", memory="512Gi", labels=labels, **ALLOCATABLE),
             None if devices_of is None else device(f"n{at}", devices_of, labels=device_labels, annotations=annotations),
         )
         for at, devices_of in enumerate(listed)
     ]
-    return DeviceWorld(*made, args=args, topologies=topologies, gates=gates)
+    return DeviceWorld(*nodes, args=args, topologies=topologies, gates=gates)

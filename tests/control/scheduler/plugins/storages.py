@@ -160,7 +160,7 @@ def storages(draw: st.DrawFn, nodes: int) -> Storage:
 
 
 @st.composite
-def pod_volumes(draw: st.DrawFn, *, made: bool = True) -> list[dict[str, Any]]:
+def pod_volumes(draw: st.DrawFn, *, generated: bool = True) -> list[dict[str, Any]]:
     """Volumes of a pod: claims, claims made for it (`made`), and disks named directly."""
     volumes: list[dict[str, Any]] = []
     for number in range(draw(st.integers(0, 3))):
@@ -176,7 +176,7 @@ def pod_volumes(draw: st.DrawFn, *, made: bool = True) -> list[dict[str, Any]]:
             case 3:
                 monitors = draw(st.lists(st.sampled_from("mno"), min_size=1, unique=True))
                 source = {"rbd": {"monitors": monitors, "image": draw(st.sampled_from("ab")), "readOnly": reads}}
-            case 4 if made:
+            case 4 if generated:
                 source = {"ephemeral": {}}
             case 5:
                 source = {"persistentVolumeClaim": {"claimName": f"c{draw(st.integers(0, 4))}"}}

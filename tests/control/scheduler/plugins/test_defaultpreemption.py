@@ -188,8 +188,8 @@ def test_a_budget_with_an_invalid_selector_matches_no_pod() -> None:
 
 def victims(row: int, violations: int, *pods: tuple[int, int]) -> Victims:
     cluster = Cluster()
-    made = [cluster.info(pod(priority=priority, status=started(start))) for priority, start in pods]
-    return Victims(row, tuple(made), violations)
+    infos = [cluster.info(pod(priority=priority, status=started(start))) for priority, start in pods]
+    return Victims(row, tuple(infos), violations)
 
 
 @pytest.mark.parametrize(

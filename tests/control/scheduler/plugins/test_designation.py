@@ -33,26 +33,26 @@ def hinted(**designated: Any) -> dict[str, str]:
     }
 
 
-def rejection(made: NumaWorld | DeviceWorld, subject: Pod) -> str:
+def rejection(world: NumaWorld | DeviceWorld, subject: Pod) -> str:
     with pytest.raises(FitError) as failure:
-        made.place(subject)
+        world.place(subject)
     return failure.value.text().removeprefix("0/1 nodes are available: ").partition(". preemption")[0].rstrip(".")
 
 
 def test_a_pod_gets_the_designated_cpus_and_no_others() -> None:
-    made = world(count=1)
-    assert status_of(made.bind(made.place(lsr("2", spec=FULL))))["cpuset"] == "0-1"
+    scene = world(count=1)
+    assert status_of(scene.bind(scene.place(lsr("2", spec=FULL))))["cpuset"] == "0-1"
     subject = lsr("2", spec=FULL, annotations=hinted(cpus={"cpuset": "6-7"}))
-    assert made.run(subject)["cpuset"] == "6-7"
-    assert rejection(made, lsr("2", spec=FULL, annotations=hinted(cpus={"cpuset": "6-7"}))) == f"1 {NO_CPUS}"
-    assert rejection(made, lsr("2", spec=FULL, annotations=hinted(cpus={"cpuset": "0-1"}))) == f"1 {NO_CPUS}"
+    assert scene.run(subject)["cpuset"] == "6-7"
+    assert rejection(scene, lsr("2", spec=FULL, annotations=hinted(cpus={"cpuset": "6-7"}))) == f"1 {NO_CPUS}"
+    assert rejection(scene, lsr("2", spec=FULL, annotations=hinted(cpus={"cpuset": "0-1"}))) == f"1 {NO_CPUS}"
 
 
 def test_a_node_with_the_designated_cpus_is_chosen() -> None:
-    made = world(count=3)
+    scene = world(count=3)
     for taken in ("n0", "n2"):
-        made.add(lsr("2", annotations={STATUS: json.dumps({"cpuset": "8-9"})}, on=taken, spec=FULL))
-    placement = made.place(lsr("2", spec=FULL, annotations=hinted(cpus={"cpuset": "8-9"})))
+        scene.add(lsr("2", annotations={STATUS: json.dumps({"cpuset": "8-9"})}, on=taken, spec=FULL))
+    placement = scene.place(lsr("2", spec=FULL, annotations=hinted(cpus={"cpuset": "8-9"})))
     assert placement.node == "n1"
 
 
@@ -67,16 +67,16 @@ def test_a_node_with_the_designated_cpus_is_chosen() -> None:
     ],
 )
 def test_what_the_rules_do_not_give_is_not_designated(cpus: dict[str, Any], reason: str) -> None:
-    made = world(reserved="0-1")
-    assert rejection(made, lsr("2", spec=FULL, annotations=hinted(cpus=cpus))) == f"1 {reason}"
+    scene = world(reserved="0-1")
+    assert rejection(scene, lsr("2", spec=FULL, annotations=hinted(cpus=cpus))) == f"1 {reason}"
 
 
 def test_designated_zones_are_kept() -> None:
-    made = world()
+    scene = world()
     zone = [{"node": 1, "resources": {"cpu": "2", "memory": "1Gi"}}]
     designated = hinted(cpus={"cpuset": "8-9", "numaNodeResources": zone})
     subject = lsr("2", memory="1Gi", numa=SINGLE, spec=FULL, annotations=designated)
-    assert made.run(subject) == {"cpuset": "8-9", "numaNodeResources": zone}
+    assert scene.run(subject) == {"cpuset": "8-9", "numaNodeResources": zone}
     both = [{"node": node, "resources": {"cpu": "1", "memory": "512Mi"}} for node in (0, 1)]
     split = pod(
         cpu="2",
@@ -86,13 +86,13 @@ def test_designated_zones_are_kept() -> None:
             **hinted(cpus={"numaNodeResources": both}),
         },
     )
-    assert "Unaligned NUMA Hint" in rejection(made, split)
+    assert "Unaligned NUMA Hint" in rejection(scene, split)
 
 
 def test_more_than_the_request_is_an_error_of_the_pod() -> None:
-    made = world()
+    scene = world()
     with pytest.raises(CycleFailed, match="4 CPUs are more than the pod requests"):
-        made.place(lsr("2", spec=FULL, annotations=hinted(cpus={"cpuset": "0-3"})))
+        scene.place(lsr("2", spec=FULL, annotations=hinted(cpus={"cpuset": "0-3"})))
 
 
 @pytest.mark.parametrize(
@@ -100,16 +100,16 @@ def test_more_than_the_request_is_an_error_of_the_pod() -> None:
     [None, "{}", '{"extensions":{"DeviceShare":{}}}'],
 )
 def test_without_a_hint_for_the_plugin_the_annotation_of_a_pending_pod_designates_nothing(hint: str | None) -> None:
-    made = world()
+    scene = world()
     annotations = {STATUS: json.dumps({"cpuset": "6-7"}), **({} if hint is None else {HINT: hint})}
-    assert made.run(lsr("2", spec=FULL, annotations=annotations))["cpuset"] == "0-1"
+    assert scene.run(lsr("2", spec=FULL, annotations=annotations))["cpuset"] == "0-1"
 
 
 def test_a_restart_keeps_what_was_designated() -> None:
-    made = world()
-    made.run(lsr("2", spec=FULL, annotations=hinted(cpus={"cpuset": "6-7"})))
-    made.start()
-    assert rejection(made, lsr("2", spec=FULL, annotations=hinted(cpus={"cpuset": "6-7"}))) == f"1 {NO_CPUS}"
+    scene = world()
+    scene.run(lsr("2", spec=FULL, annotations=hinted(cpus={"cpuset": "6-7"})))
+    scene.start()
+    assert rejection(scene, lsr("2", spec=FULL, annotations=hinted(cpus={"cpuset": "6-7"}))) == f"1 {NO_CPUS}"
 
 
 # Devices
@@ -121,25 +121,25 @@ def whole(*minors: int) -> list[dict[str, Any]]:
 
 
 def test_a_pod_gets_the_designated_devices_and_no_others() -> None:
-    made = equipped(machine())
+    world = equipped(machine())
     subject = with_devices({"nvidia.com/gpu": "2"}, annotations=hinted(devices={"gpu": whole(3, 6)}))
-    assert made.minors(subject) == {"gpu": [3, 6]}
+    assert world.minors(subject) == {"gpu": [3, 6]}
     again = with_devices({"nvidia.com/gpu": "2"}, annotations=hinted(devices={"gpu": whole(5, 6)}))
-    assert rejection(made, again) in ("1 Insufficient GPU Devices", "1 Insufficient gpu devices")
-    assert made.minors(with_devices({"nvidia.com/gpu": "1"}, annotations=hinted(devices={"gpu": whole(5)}))) == {
+    assert rejection(world, again) in ("1 Insufficient GPU Devices", "1 Insufficient gpu devices")
+    assert world.minors(with_devices({"nvidia.com/gpu": "1"}, annotations=hinted(devices={"gpu": whole(5)}))) == {
         "gpu": [5]
     }
 
 
 def test_fewer_or_unhealthy_devices_are_refused() -> None:
-    made = equipped([gpu(0), gpu(1), gpu(2, health=False)])
+    world = equipped([gpu(0), gpu(1), gpu(2, health=False)])
     for minors in ((0,), (0, 2), (0, 9)):
         subject = with_devices({"nvidia.com/gpu": "2"}, annotations=hinted(devices={"gpu": whole(*minors)}))
-        assert rejection(made, subject) in ("1 Insufficient GPU Devices", "1 Insufficient gpu devices")
+        assert rejection(world, subject) in ("1 Insufficient GPU Devices", "1 Insufficient gpu devices")
 
 
 def test_a_designated_virtual_function_is_taken() -> None:
-    made = equipped(machine())
+    world = equipped(machine())
     hint = {"rdma": {"vfSelector": {"matchLabels": {"type": "fast"}}}}
     function = {"minor": -1, "busID": "0000:12:00.2"}
     nic = [{"minor": 2, "resources": {names.RESOURCE_RDMA: "1"}, "extension": {"vfs": [function]}}]
@@ -148,42 +148,42 @@ def test_a_designated_virtual_function_is_taken() -> None:
     def subject() -> Pod:
         return with_devices({names.RESOURCE_RDMA: "1"}, hint=hint, annotations=designated)
 
-    bound = made.bind(made.place(subject()))
+    bound = world.bind(world.place(subject()))
     assert allocated(bound)["rdma"][0]["extension"]["vfs"] == [function]
-    assert rejection(made, subject()) == "1 Insufficient rdma devices"
+    assert rejection(world, subject()) == "1 Insufficient rdma devices"
 
 
 def test_a_shared_gpu_is_designated() -> None:
-    made = equipped(machine())
+    world = equipped(machine())
     part = [{"minor": 4, "resources": {names.RESOURCE_GPU_CORE: "50", names.RESOURCE_GPU_MEMORY_RATIO: "50"}}]
     for _ in range(2):
         subject = with_devices({"koordinator.sh/gpu": "50"}, annotations=hinted(devices={"gpu": part}))
-        assert made.minors(subject) == {"gpu": [4]}
+        assert world.minors(subject) == {"gpu": [4]}
     subject = with_devices({"koordinator.sh/gpu": "50"}, annotations=hinted(devices={"gpu": part}))
-    assert "Insufficient" in rejection(made, subject)
+    assert "Insufficient" in rejection(world, subject)
 
 
 def test_more_devices_than_requested_are_refused() -> None:
-    made = equipped(machine())
+    world = equipped(machine())
     subject = with_devices({"nvidia.com/gpu": "1"}, annotations=hinted(devices={"gpu": whole(0, 1)}))
-    assert "2 devices of type gpu are more than 1" in rejection(made, subject)
+    assert "2 devices of type gpu are more than 1" in rejection(world, subject)
 
 
 def test_numa_nodes_follow_designated_devices() -> None:
-    made = equipped(machine(), topologies=[TOPOLOGY])
+    world = equipped(machine(), topologies=[TOPOLOGY])
     policy = {names.ANNOTATION_NUMA_TOPOLOGY_SPEC: json.dumps(SINGLE)}
     subject = with_devices(
         {"nvidia.com/gpu": "1"}, cpu="2", annotations={**policy, **hinted(devices={"gpu": whole(6)})}
     )
-    bound = made.bind(made.place(subject))
+    bound = world.bind(world.place(subject))
     assert [each["node"] for each in status_of(bound)["numaNodeResources"]] == [1]
     assert [each["minor"] for each in allocated(bound)["gpu"]] == [6]
 
 
 def test_a_designated_device_without_numa_node_has_no_numa_hint() -> None:
-    made = equipped([{**gpu(0), "topology": {"socketID": -1, "nodeID": -1, "pcieID": "0"}}], topologies=[TOPOLOGY])
+    world = equipped([{**gpu(0), "topology": {"socketID": -1, "nodeID": -1, "pcieID": "0"}}], topologies=[TOPOLOGY])
     policy = {names.ANNOTATION_NUMA_TOPOLOGY_SPEC: json.dumps(SINGLE)}
     subject = with_devices(
         {"nvidia.com/gpu": "1"}, cpu="2", annotations={**policy, **hinted(devices={"gpu": whole(0)})}
     )
-    assert rejection(made, subject) == "1 Designated Allocation Lack NUMA Node ID"
+    assert rejection(world, subject) == "1 Designated Allocation Lack NUMA Node ID"

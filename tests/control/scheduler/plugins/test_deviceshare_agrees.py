@@ -192,14 +192,14 @@ def designating(
     }
     if not designated:
         return need, pod
-    made = with_devices({})
-    made.spec = pod.spec
-    made.metadata.annotations = {
+    requested_pod = with_devices({})
+    requested_pod.spec = pod.spec
+    requested_pod.metadata.annotations = {
         **pod.metadata.annotations,
         names.ANNOTATION_SCHEDULING_HINT: json.dumps({"extensions": {"DeviceShare": {}}}),
         names.ANNOTATION_DEVICE_ALLOCATED: json.dumps(designated),
     }
-    return replace(need, designated=empty), made
+    return replace(need, designated=empty), requested_pod
 
 
 def verdict(need: plain.PlainNeed, at: plain.PlainMachine, most: bool) -> str | plain.Taken:
@@ -245,9 +245,9 @@ def test_device_share_agrees_with_its_plain_form(
 
 
 def renamed(pod: Pod, number: int) -> Pod:
-    made = with_devices({}, name=f"p{number}")
-    made.spec, made.metadata.annotations = pod.spec, dict(pod.metadata.annotations)
-    return made
+    requested_pod = with_devices({}, name=f"p{number}")
+    requested_pod.spec, requested_pod.metadata.annotations = pod.spec, dict(pod.metadata.annotations)
+    return requested_pod
 
 
 def place(

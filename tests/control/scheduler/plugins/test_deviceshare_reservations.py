@@ -92,17 +92,17 @@ TWO, ONE = {"nvidia.com/gpu": "2"}, {"nvidia.com/gpu": "1"}
 
 @pytest.mark.parametrize("policy", ["Aligned", "Restricted"])
 def test_an_owner_gets_reserved_devices_and_others_get_the_rest(policy: str) -> None:
-    made = ReservedDevices()
-    made.schedule(with_devices({"nvidia.com/gpu": "3"}, name="before"))
-    assert made.schedule(reserved(policy, TWO)) == "n0"
-    assert made.minors("r1") == [4, 5]
-    assert made.schedule(with_devices({"nvidia.com/gpu": "3"}, name="other")) == "n0"
-    assert set(made.minors("other")) == {3, 6, 7}
-    assert "Insufficient GPU Devices" in made.schedule(with_devices(ONE, name="late"))
-    assert made.schedule(web("p1", ONE)) == "n0"
-    assert made.owner_of("p1") == "r1"
-    assert made.schedule(web("p2", ONE)) == "n0"
-    assert (made.minors("p1"), made.minors("p2")) == ([4], [5])
+    world = ReservedDevices()
+    world.schedule(with_devices({"nvidia.com/gpu": "3"}, name="before"))
+    assert world.schedule(reserved(policy, TWO)) == "n0"
+    assert world.minors("r1") == [4, 5]
+    assert world.schedule(with_devices({"nvidia.com/gpu": "3"}, name="other")) == "n0"
+    assert set(world.minors("other")) == {3, 6, 7}
+    assert "Insufficient GPU Devices" in world.schedule(with_devices(ONE, name="late"))
+    assert world.schedule(web("p1", ONE)) == "n0"
+    assert world.owner_of("p1") == "r1"
+    assert world.schedule(web("p2", ONE)) == "n0"
+    assert (world.minors("p1"), world.minors("p2")) == ([4], [5])
 
 
 def designating(name: str, *minors: int, **more: Any) -> Pod:
@@ -118,74 +118,74 @@ def designating(name: str, *minors: int, **more: Any) -> Pod:
 
 @pytest.mark.parametrize("policy", ["Aligned", "Restricted"])
 def test_an_owner_gets_the_reserved_devices_that_it_designates(policy: str) -> None:
-    made = ReservedDevices()
-    made.schedule(reserved(policy, TWO))
-    assert made.minors("r1") == [0, 1]
-    assert "Insufficient" in made.schedule(designating("other", 1))
-    assert made.schedule(designating("p1", 1, labels={"app": "web"})) == "n0"
-    assert (made.minors("p1"), made.owner_of("p1")) == ([1], "r1")
-    assert "Insufficient" in made.schedule(designating("p2", 1, labels={"app": "web"}, annotations=NEEDS))
-    assert made.schedule(designating("free", 5)) == "n0"
-    assert made.minors("free") == [5]
+    world = ReservedDevices()
+    world.schedule(reserved(policy, TWO))
+    assert world.minors("r1") == [0, 1]
+    assert "Insufficient" in world.schedule(designating("other", 1))
+    assert world.schedule(designating("p1", 1, labels={"app": "web"})) == "n0"
+    assert (world.minors("p1"), world.owner_of("p1")) == ([1], "r1")
+    assert "Insufficient" in world.schedule(designating("p2", 1, labels={"app": "web"}, annotations=NEEDS))
+    assert world.schedule(designating("free", 5)) == "n0"
+    assert world.minors("free") == [5]
 
 
 def test_an_owner_of_a_restricted_reservation_cannot_designate_other_devices() -> None:
-    made = ReservedDevices()
-    made.schedule(reserved("Restricted", TWO))
-    assert "Reservation(s)" in made.schedule(designating("p1", 6, labels={"app": "web"}, annotations=NEEDS))
+    world = ReservedDevices()
+    world.schedule(reserved("Restricted", TWO))
+    assert "Reservation(s)" in world.schedule(designating("p1", 6, labels={"app": "web"}, annotations=NEEDS))
 
 
 def test_an_owner_of_an_aligned_reservation_takes_the_rest_from_the_node() -> None:
-    made = ReservedDevices()
-    made.schedule(reserved("Aligned", TWO))
-    assert made.schedule(web("p1", {"nvidia.com/gpu": "4"})) == "n0"
-    assert set(made.minors("r1")) <= set(made.minors("p1"))
+    world = ReservedDevices()
+    world.schedule(reserved("Aligned", TWO))
+    assert world.schedule(web("p1", {"nvidia.com/gpu": "4"})) == "n0"
+    assert set(world.minors("r1")) <= set(world.minors("p1"))
 
 
 def test_an_owner_of_a_restricted_reservation_gets_nothing_else() -> None:
-    made = ReservedDevices()
-    made.schedule(reserved("Restricted", TWO))
-    assert "Reservation(s)" in made.schedule(web("p1", {"nvidia.com/gpu": "3"}, annotations=NEEDS))
+    world = ReservedDevices()
+    world.schedule(reserved("Restricted", TWO))
+    assert "Reservation(s)" in world.schedule(web("p1", {"nvidia.com/gpu": "3"}, annotations=NEEDS))
 
 
 def test_a_reservation_is_free_again_when_its_owner_is_gone() -> None:
-    made = ReservedDevices(gpu(0))
-    made.schedule(reserved("Restricted", ONE))
-    made.schedule(web("p1", ONE, annotations=NEEDS))
-    made.delete(made.pod("p1"))
-    assert "Insufficient GPU Devices" in made.schedule(with_devices(ONE, name="other"))
-    assert made.schedule(web("p2", ONE, annotations=NEEDS)) == "n0"
+    world = ReservedDevices(gpu(0))
+    world.schedule(reserved("Restricted", ONE))
+    world.schedule(web("p1", ONE, annotations=NEEDS))
+    world.delete(world.pod("p1"))
+    assert "Insufficient GPU Devices" in world.schedule(with_devices(ONE, name="other"))
+    assert world.schedule(web("p2", ONE, annotations=NEEDS)) == "n0"
 
 
 def test_shares_of_a_reserved_gpu_and_nic() -> None:
-    made = ReservedDevices(gpu(0), rdma(1))
-    made.schedule(reserved("Restricted", {"koordinator.sh/gpu": "60", "koordinator.sh/rdma": "40"}))
+    world = ReservedDevices(gpu(0), rdma(1))
+    world.schedule(reserved("Restricted", {"koordinator.sh/gpu": "60", "koordinator.sh/rdma": "40"}))
     half = {"koordinator.sh/gpu": "30", "koordinator.sh/rdma": "20"}
-    assert [made.schedule(web(name, half, annotations=NEEDS)) for name in ("p1", "p2")] == ["n0", "n0"]
-    assert "Reservation(s)" in made.schedule(web("p3", half, annotations=NEEDS))
-    used = made.devices.page("n0")["deviceUsed"]
+    assert [world.schedule(web(name, half, annotations=NEEDS)) for name in ("p1", "p2")] == ["n0", "n0"]
+    assert "Reservation(s)" in world.schedule(web("p3", half, annotations=NEEDS))
+    used = world.devices.page("n0")["deviceUsed"]
     assert (used["koordinator.sh/gpu-core"], used["koordinator.sh/rdma"]) == ("60", "40")
-    assert made.schedule(with_devices({"koordinator.sh/gpu": "40"}, name="other")) == "n0"
+    assert world.schedule(with_devices({"koordinator.sh/gpu": "40"}, name="other")) == "n0"
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_restart_in_any_order_counts_nothing_twice(order: Sequence[type[Any]]) -> None:
-    made = ReservedDevices()
-    made.schedule(reserved("Aligned", TWO))
-    made.schedule(web("p1", {"nvidia.com/gpu": "3"}))
-    made.schedule(with_devices({"koordinator.sh/gpu": "50"}, name="other"))
-    before = made.devices.page("n0")
-    made.restart(order)
-    assert made.devices.page("n0") == before
-    assert made.devices.book.malformed["conflict"] == 0
+    world = ReservedDevices()
+    world.schedule(reserved("Aligned", TWO))
+    world.schedule(web("p1", {"nvidia.com/gpu": "3"}))
+    world.schedule(with_devices({"koordinator.sh/gpu": "50"}, name="other"))
+    before = world.devices.page("n0")
+    world.restart(order)
+    assert world.devices.page("n0") == before
+    assert world.devices.book.malformed["conflict"] == 0
     assert before["deviceUsed"]["koordinator.sh/gpu-core"] == "350"
 
 
 def test_the_annotation_of_a_template_counts_nowhere() -> None:
-    made = ReservedDevices(gpu(0), gpu(1))
+    world = ReservedDevices(gpu(0), gpu(1))
     claim = json.dumps({"gpu": [{"minor": 1, "resources": {"koordinator.sh/gpu-core": "100"}}]})
-    assert made.schedule(reserved("Aligned", ONE, annotations={KEY: claim})) == "n0"
-    assert made.minors("r1") == [0]
+    assert world.schedule(reserved("Aligned", ONE, annotations={KEY: claim})) == "n0"
+    assert world.minors("r1") == [0]
 
 
 AMOUNTS = st.dictionaries(st.sampled_from(("a", "b")), st.integers(1, 100), min_size=1)
@@ -209,24 +209,24 @@ def test_sums_do_not_depend_on_the_order_and_end_at_nothing(
     listed: dict[str, Any], arrive: Sequence[str], leave: Sequence[str]
 ) -> None:
     """`r` is a reservation that p and q use."""
-    expected, made = NodeDeviceHoldings(), NodeDeviceHoldings()
+    expected, holdings = NodeDeviceHoldings(), NodeDeviceHoldings()
     given_ = {uid: PodDevices(held, "r" if uid in "pq" else "") for uid, held in listed.items()}
     for uid in sorted(given_):
         expected.add(uid, given_[uid])
     for uid in arrive:
         if uid in given_:
-            made.add(uid, given_[uid])
-    assert made.sums.keys() == expected.sums.keys()
-    with made.without(["r"]):
+            holdings.add(uid, given_[uid])
+    assert holdings.sums.keys() == expected.sums.keys()
+    with holdings.without(["r"]):
         plain = NodeDeviceHoldings()
         for uid, holding in given_.items():
             if uid != "r":
                 plain.add(uid, holding)
-        assert made.sums.keys() == plain.sums.keys()
-    assert made.sums.keys() == expected.sums.keys()
+        assert holdings.sums.keys() == plain.sums.keys()
+    assert holdings.sums.keys() == expected.sums.keys()
     for uid in leave:
-        made.remove(uid)
-    assert not any(made.sums.keys().values())
+        holdings.remove(uid)
+    assert not any(holdings.sums.keys().values())
 
 
 def test_what_owners_leave() -> None:
@@ -237,6 +237,6 @@ def test_what_owners_leave() -> None:
 
 
 def test_a_pod_without_devices_is_no_conflict() -> None:
-    made = ReservedDevices(gpu(0))
-    made.schedule(with_devices({}, name="plain"))
-    assert allocated(made.pod("plain")) == {}
+    world = ReservedDevices(gpu(0))
+    world.schedule(with_devices({}, name="plain"))
+    assert allocated(world.pod("plain")) == {}

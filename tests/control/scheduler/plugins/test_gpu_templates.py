@@ -56,15 +56,15 @@ def config(text: str, name: str = "gpu-shared-resource-templates") -> ConfigMap:
 def world(text: str | None = TABLE) -> DeviceWorld:
     gates = FeatureGates(SCHEDULER)
     gates.set({"DevicePluginAdaption": True})
-    made = equipped([npu(0), npu(1)], labels=LABELS, device_labels=LABELS, gates=gates)
+    world = equipped([npu(0), npu(1)], labels=LABELS, device_labels=LABELS, gates=gates)
     if text is not None:
-        made.objects.informer(ConfigMap).put(config(text))
-    return made
+        world.objects.informer(ConfigMap).put(config(text))
+    return world
 
 
-def rejection(made: DeviceWorld, pod: Pod) -> str:
+def rejection(world: DeviceWorld, pod: Pod) -> str:
     with pytest.raises(FitError) as refused:
-        made.place(pod)
+        world.place(pod)
     return refused.value.text()
 
 
@@ -80,19 +80,19 @@ def test_the_allocation_names_the_template(core: int, cpu: int, memory: str, tem
 
 
 def test_the_device_plugin_reads_the_template() -> None:
-    made = world()
-    bound = made.bind(made.place(part(4, 4, "12Gi")))
+    scene = world()
+    bound = scene.bind(scene.place(part(4, 4, "12Gi")))
     assert bound.metadata.annotations["huawei.com/npu-core"] == "0-vir04"
 
 
 def test_parts_share_a_device_until_it_is_full_and_survive_a_restart() -> None:
-    made = world()
-    assert [made.minors(part(4, 3, "12Gi"))["gpu"] for _ in range(4)] == [[0], [1], [0], [1]]
-    made.start()
-    made.objects.informer(ConfigMap).put(config(TABLE))
-    assert "Insufficient GPU Devices" in rejection(made, part(4, 3, "12Gi"))
-    made.remove(next(iter(made.pods)))
-    assert made.minors(part(4, 3, "12Gi"))["gpu"] == [0]
+    scene = world()
+    assert [scene.minors(part(4, 3, "12Gi"))["gpu"] for _ in range(4)] == [[0], [1], [0], [1]]
+    scene.start()
+    scene.objects.informer(ConfigMap).put(config(TABLE))
+    assert "Insufficient GPU Devices" in rejection(scene, part(4, 3, "12Gi"))
+    scene.remove(next(iter(scene.pods)))
+    assert scene.minors(part(4, 3, "12Gi"))["gpu"] == [0]
 
 
 @pytest.mark.parametrize(
@@ -109,28 +109,28 @@ def test_other_amounts_are_refused(pod: Pod) -> None:
 
 def test_changes_of_the_config_map() -> None:
     """Malformed content keeps the former one, deletion clears it, and another ConfigMap is no concern."""
-    made = world(None)
-    informer, quarter = made.objects.informer(ConfigMap), part(4, 4, "12Gi")
-    assert NONE in rejection(made, quarter)
+    scene = world(None)
+    informer, quarter = scene.objects.informer(ConfigMap), part(4, 4, "12Gi")
+    assert NONE in rejection(scene, quarter)
     informer.put(config(TABLE, "other"))
-    assert NONE in rejection(made, quarter)
+    assert NONE in rejection(scene, quarter)
     informer.put(config(TABLE))
-    made.remove(made.bind(made.place(quarter)).metadata.uid)
+    scene.remove(scene.bind(scene.place(quarter)).metadata.uid)
     informer.put(config("huawei-Ascend-310P3: 7"))
-    made.remove(made.bind(made.place(quarter)).metadata.uid)
-    assert made.plugin.book.malformed["templates"] == 1
+    scene.remove(scene.bind(scene.place(quarter)).metadata.uid)
+    assert scene.plugin.book.malformed["templates"] == 1
     informer.put(config(TABLE.replace("vir04:", "vir05:")))
-    assert made.run(quarter)["gpu"][0]["extension"]["gpuSharedResourceTemplate"] == "vir05"
+    assert scene.run(quarter)["gpu"][0]["extension"]["gpuSharedResourceTemplate"] == "vir05"
     informer.remove(config(TABLE))
-    assert NONE in rejection(made, quarter)
+    assert NONE in rejection(scene, quarter)
 
 
 def test_whole_npus_and_other_shared_gpus_need_no_template() -> None:
-    made = world(None)
+    scene = world(None)
     whole = with_devices({names.RESOURCE_HUAWEI_NPU_CORE: "8", names.RESOURCE_GPU_MEMORY_RATIO: "100"})
-    assert made.minors(whole) == {"gpu": [0]}
+    assert scene.minors(whole) == {"gpu": [0]}
     half = with_devices({names.RESOURCE_GPU_MEMORY_RATIO: "50"})
-    assert made.minors(half) == {"gpu": [1]}
+    assert scene.minors(half) == {"gpu": [1]}
 
 
 @pytest.mark.parametrize(

@@ -108,8 +108,8 @@ def test_it_follows_the_plain_rule(held: list[set[str]], wanted: list[str]) -> N
     cluster = Cluster(*world.nodes)
     asking = running(*wanted)
     expected = {node.metadata.name: image_score(asking, node, world) for node in world.nodes}
-    got = scored(ImageLocality(None, cluster.handle), cluster, asking)
-    assert (got or dict.fromkeys(expected, 0)) == expected
+    scores = scored(ImageLocality(None, cluster.handle), cluster, asking)
+    assert (scores or dict.fromkeys(expected, 0)) == expected
 
 
 def test_images_survive_transforming_and_slimming() -> None:

@@ -335,8 +335,8 @@ def test_it_follows_the_plain_rules_while_the_cluster_changes(data: st.DataObjec
         assert filtered(plugin, cluster, wanted) == expected
         if world.nodes:
             plain = inter_pod_scores(wanted, world.nodes, world, hard_weight=plugin.args.hard_pod_affinity_weight)
-            got = scored(plugin, cluster, wanted)
-            assert (got or dict.fromkeys(expected, 0)) == (plain or dict.fromkeys(expected, 0))
+            scores = scored(plugin, cluster, wanted)
+            assert (scores or dict.fromkeys(expected, 0)) == (plain or dict.fromkeys(expected, 0))
         match data.draw(st.sampled_from(["add", "remove", "node", "gone", "namespace"])):
             case "add":
                 infos += cluster.put(data.draw(pods(data.draw(st.sampled_from(names)))))

@@ -20,11 +20,11 @@ TAKEN = ("Unschedulable", ("node(s) didn't have free ports for the requested pod
 
 def ported(*ports: str, on: str = "", sidecar: bool = False, init: bool = False) -> Pod:
     """Ports as `protocol/address/port`."""
-    made = []
+    container_ports = []
     for port in ports:
         protocol, address, number = port.split("/")
-        made.append({"containerPort": 80, "hostPort": int(number), "protocol": protocol, "hostIP": address})
-    container: dict[str, Any] = {"name": "c", "ports": made}
+        container_ports.append({"containerPort": 80, "hostPort": int(number), "protocol": protocol, "hostIP": address})
+    container: dict[str, Any] = {"name": "c", "ports": container_ports}
     if not (sidecar or init):
         return pod(on=on, spec={"containers": [container]})
     if sidecar:

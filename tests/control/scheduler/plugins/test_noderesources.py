@@ -225,10 +225,10 @@ def test_fit_follows_the_plain_rules(world: World, wanted: Pod, kind: str, ignor
     verdicts = filtered(plugin, cluster, wanted)
     for member in world.nodes:
         expected = plain.fit(wanted, member, world, ignored)
-        got = verdicts[member.metadata.name]
-        assert (got is None) == (expected is None)
-        if got and expected:
-            assert (got[0], sorted(got[1])) == (expected[0], sorted(expected[1]))
+        verdict = verdicts[member.metadata.name]
+        assert (verdict is None) == (expected is None)
+        if verdict and expected:
+            assert (verdict[0], sorted(verdict[1])) == (expected[0], sorted(expected[1]))
     assert scored(plugin, cluster, wanted) == {
         node.metadata.name: plain.fit_score(wanted, node, world, kind, WEIGHTS, CURVE) for node in world.nodes
     }
@@ -239,6 +239,6 @@ def test_balance_follows_the_plain_rules(world: World, wanted: Pod, names: tuple
     cluster = Cluster(*world.nodes)
     cluster.put(*world.pods)
     args = NodeResourcesBalancedAllocationArgs([WeightedResource(name, 1) for name in names])
-    got = scored(NodeResourcesBalancedAllocation(args, cluster.handle), cluster, wanted)
+    scores = scored(NodeResourcesBalancedAllocation(args, cluster.handle), cluster, wanted)
     expected = {node.metadata.name: plain.balanced_score(wanted, node, world, names) for node in world.nodes}
-    assert got == (None if None in expected.values() else expected)
+    assert scores == (None if None in expected.values() else expected)

@@ -45,7 +45,7 @@ def plain_nodes(draw: st.DrawFn) -> plain.PlainNode:
     }
     ratio = draw(st.sampled_from((Fraction(1), Fraction(1), Fraction(3, 2))))
     has_zones = draw(st.sampled_from((True, True, True, False)))
-    made = plain.PlainNode(
+    node = plain.PlainNode(
         cpus,
         zones if has_zones else {},
         {"cpu": int(len(cpus) * 1000 * ratio), "memory": 8 * KIB * len(zones)},
@@ -55,8 +55,8 @@ def plain_nodes(draw: st.DrawFn) -> plain.PlainNode:
         draw(st.booleans()),
         ratio,
     )
-    made.shape = shape  # type: ignore[attr-defined]
-    return made
+    node.shape = shape  # type: ignore[attr-defined]
+    return node
 
 
 @st.composite

@@ -87,7 +87,7 @@ def placed(draw: st.DrawFn, number: int, nodes: int) -> Pod:
 @st.composite
 def mounted(draw: st.DrawFn) -> dict[str, Any]:
     """Volumes, seldom."""
-    return {"volumes": draw(pod_volumes(made=False))} if draw(st.integers(0, 3)) == 3 else {}
+    return {"volumes": draw(pod_volumes(generated=False))} if draw(st.integers(0, 3)) == 3 else {}
 
 
 def _ports(ports: list[dict[str, int]]) -> dict[str, Any]:

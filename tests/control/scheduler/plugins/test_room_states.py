@@ -48,17 +48,17 @@ def test_what_tells_states_apart(changed: dict[str, Any]) -> None:
 
 
 def test_nodes_leave_a_state_and_come_back() -> None:
-    made = world(count=3)
-    book = made.plugin.book
+    scene = world(count=3)
+    book = scene.plugin.book
     book.sync()
     assert book.state(0) is book.state(1) is book.state(2)
-    bound = made.bind(made.place(lsr("2", numa={"numaTopologyPolicy": "SingleNUMANode"})))
+    bound = scene.bind(scene.place(lsr("2", numa={"numaTopologyPolicy": "SingleNUMANode"})))
     book.sync()
-    row = made.cluster.table.rows[bound.spec.node_name]
+    row = scene.cluster.table.rows[bound.spec.node_name]
     others = {0, 1, 2} - {row}
     assert len({id(book.state(other)) for other in others}) == 1
     assert all(book.state(row) is not book.state(other) for other in others)
     assert all(book.state(other).choices for other in others)
-    made.remove(bound.metadata.uid)
+    scene.remove(bound.metadata.uid)
     book.sync()
     assert book.state(0) is book.state(1) is book.state(2)

@@ -171,6 +171,6 @@ def test_gates(gates: list[str]) -> None:
 def test_order_in_the_queue(waiting: list[tuple[int | None, float]]) -> None:
     cluster = Cluster()
     plugin = PrioritySort(None, cluster.handle)
-    made = [(pod(f"p{number}", priority=priority), since) for number, (priority, since) in enumerate(waiting)]
-    ordered = sorted(made, key=lambda entry: plugin.sort_key(cluster.info(entry[0]), entry[1]))
-    assert [subject for subject, _ in ordered] == queueing.in_order(made)
+    waiting_pods = [(pod(f"p{number}", priority=priority), since) for number, (priority, since) in enumerate(waiting)]
+    ordered = sorted(waiting_pods, key=lambda entry: plugin.sort_key(cluster.info(entry[0]), entry[1]))
+    assert [subject for subject, _ in ordered] == queueing.in_order(waiting_pods)

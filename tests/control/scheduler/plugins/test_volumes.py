@@ -219,8 +219,8 @@ def test_the_smallest_volume_that_suits_is_taken() -> None:
 def test_a_volume_is_made_where_the_pod_goes() -> None:
     cluster = hosts()
     topologies = [{"matchLabelExpressions": [{"key": ZONE, "values": ["z2"]}]}]
-    made = storage_class(provisioner="disk.csi", allowedTopologies=topologies)
-    objects = Objects(claim("data"), made, volume("made", host="b", storage_class="other"))
+    storage = storage_class(provisioner="disk.csi", allowedTopologies=topologies)
+    objects = Objects(claim("data"), storage, volume("made", host="b", storage_class="other"))
     client = Patches(objects)
     cluster.use(client=client)
     cycle = cycle_with(cluster, objects)
@@ -538,10 +538,10 @@ def test_limits_are_those_of_plain_counting(placed: Any, wanted: Any, limits: An
         body = {"metadata": {"name": f"n{number}"}, "spec": {"drivers": drivers_of}}
         objects.append(wire.convert(body, CSINode))
     for number, driver in enumerate(drivers):
-        made = volume(f"pv{number}")
-        assert made.spec.csi is not None
-        made.spec.csi.driver = driver
-        objects += [bind(claim(f"c{number}"), f"pv{number}"), made]
+        created = volume(f"pv{number}")
+        assert created.spec.csi is not None
+        created.spec.csi.driver = driver
+        objects += [bind(claim(f"c{number}"), f"pv{number}"), created]
     cycle, _ = ready(cluster, *objects)
     attached: list[set[int]] = [set(), set(), set()]
     for on, used in placed:

@@ -40,10 +40,10 @@ def worlds(draw: st.DrawFn) -> tuple[World, Pod]:
         for at in range(draw(st.integers(0, 4)))
     ]
     wanted = pod("new", spec={"volumes": draw(pod_volumes())})
-    made = [f"new-{volume.name}" for volume in wanted.spec.volumes if volume.ephemeral is not None]
+    claim_names = [f"new-{volume.name}" for volume in wanted.spec.volumes if volume.ephemeral is not None]
     owners = st.sampled_from((wanted.metadata.uid, wanted.metadata.uid, "", "another"))
     storage.claims = [
-        *storage.claims, *(draw(claims(name, owner=draw(owners))) for name in made if draw(st.integers(0, 4))),
+        *storage.claims, *(draw(claims(name, owner=draw(owners))) for name in claim_names if draw(st.integers(0, 4))),
     ]  # fmt: skip
     unbound = [claim.metadata.key for claim in storage.claims if not claim.spec.volume_name]
     free = [volume.metadata.name for volume in storage.volumes if volume.spec.claim_ref is None]

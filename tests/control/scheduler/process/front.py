@@ -93,15 +93,15 @@ class Front:
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
-        asked = Asked(
+        received = Asked(
             request.method, request.path, body, request.query.get("watch", "") in ("true", "1"),
             request.query.get("resourceVersion", ""), lambda: self._forward(request, body),
         )  # fmt: skip
         for rule in self.rules:
-            answer = await rule(asked)
+            answer = await rule(received)
             if answer is not None:
                 return answer
-        return await self._stream(request) if asked.watch else await asked.forward()
+        return await self._stream(request) if received.watch else await received.forward()
 
     async def _headers(self, request: web.Request) -> dict[str, str]:
         kept = {name: request.headers[name] for name in ("Accept", "Content-Type", "User-Agent", "Authorization")

@@ -125,7 +125,7 @@ class Picky:
 
     prefix: str
     let: int
-    asked: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
     """Pods of all requests, answered or not."""
     held: set[str] = field(default_factory=set)
     _open: asyncio.Event = field(default_factory=asyncio.Event)
@@ -144,8 +144,8 @@ class Picky:
         args = await request.json()
         name = args["Pod"]["metadata"]["name"]
         if name.startswith(self.prefix):
-            self.asked.append(name)
-            if len(self.asked) > self.let:
+            self.requested.append(name)
+            if len(self.requested) > self.let:
                 self.held.add(name)
                 await self._open.wait()
         return web.json_response({"NodeNames": args["NodeNames"]})

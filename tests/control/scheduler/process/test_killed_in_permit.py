@@ -34,7 +34,7 @@ async def parked(world: Any, door: Path, number: int) -> None:
 
             async def there() -> bool:
                 waiting = await life.waiting("f")
-                return len(picky.held) == 1 and waiting == sorted(picky.asked[:number])
+                return len(picky.held) == 1 and waiting == sorted(picky.requested[:number])
 
             await until(there)
         finally:
@@ -107,8 +107,8 @@ async def cut_short(world: Any) -> tuple[str, str]:
     passed: list[str] = []
     held: list[str] = []
 
-    async def cut(asked: Asked) -> web.Response | None:
-        if not (name := asked.binds()):
+    async def cut(request: Asked) -> web.Response | None:
+        if not (name := request.binds()):
             return None
         if not passed:
             passed.append(name)

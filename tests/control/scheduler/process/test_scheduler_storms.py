@@ -72,19 +72,19 @@ async def test_bindings_that_are_refused_are_tried_again_and_made_once(
     }
     met: Counter[str] = Counter()
 
-    async def storm(asked: Asked) -> web.Response | None:
-        name = asked.binds()
+    async def storm(request: Asked) -> web.Response | None:
+        name = request.binds()
         if not name:
             return None
         met[name] += 1
         if met[name] > 1:
             return None
         if name == "lost":
-            assert (await asked.forward()).status == 201
+            assert (await request.forward()).status == 201
             return refusal(500, "InternalError")
         if name == "taken":  # another scheduler is faster and chooses another node
             await bind(world, name, "n2")
-            return await asked.forward()
+            return await request.forward()
         return refusals[name]()
 
     front.rules.append(storm)
@@ -106,8 +106,8 @@ async def test_conditions_are_written_once_the_storm_is_over(world: Any, front: 
     raging = True
     refused: Counter[str] = Counter()
 
-    async def storm(asked: Asked) -> web.Response | None:
-        name = asked.status_of()
+    async def storm(request: Asked) -> web.Response | None:
+        name = request.status_of()
         if not name or not raging:
             return None
         refused[name] += 1
@@ -136,11 +136,11 @@ async def test_preemption_goes_on_when_victims_could_not_be_deleted_at_first(
 ) -> None:
     tried: Counter[str] = Counter()
 
-    async def storm(asked: Asked) -> web.Response | None:
-        if asked.method != "DELETE" or "/pods/" not in asked.path:
+    async def storm(request: Asked) -> web.Response | None:
+        if request.method != "DELETE" or "/pods/" not in request.path:
             return None
-        tried[asked.path] += 1
-        return refusal(500, "InternalError") if tried[asked.path] <= 2 else None
+        tried[request.path] += 1
+        return refusal(500, "InternalError") if tried[request.path] <= 2 else None
 
     front.rules.append(storm)
     await world.apply({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"},
@@ -162,11 +162,11 @@ async def test_changes_between_two_schedulers_are_recovered(world: Any, front: F
     sight = asyncio.Event()
     waiting_to_watch: set[str] = set()
 
-    async def gap(asked: Asked) -> web.Response | None:
+    async def gap(request: Asked) -> web.Response | None:
         """A watch that is begun in the gap hears at its end that its version is too old."""
-        if not asked.watch or sight.is_set():
+        if not request.watch or sight.is_set():
             return None
-        waiting_to_watch.add(asked.path)
+        waiting_to_watch.add(request.path)
         await sight.wait()
         return refusal(410, "Expired")
 
@@ -210,13 +210,13 @@ async def test_bindings_of_the_last_leader_that_arrive_late(world: Any, front: F
     arrive = asyncio.Event()
     late: dict[str, asyncio.Task[int]] = {}
 
-    async def slow(asked: Asked) -> web.Response | None:
-        if not (name := asked.binds()):
+    async def slow(request: Asked) -> web.Response | None:
+        if not (name := request.binds()):
             return None
 
         async def deliver() -> int:
             await arrive.wait()
-            return (await asked.forward()).status
+            return (await request.forward()).status
 
         late[name] = asyncio.create_task(deliver())
         await asyncio.Event().wait()  # an answer never comes

@@ -149,12 +149,12 @@ def test_a_wildcard_event_wakes_every_rejected_pod() -> None:
 
 
 def test_a_hint_is_called_once_for_equal_pods() -> None:
-    asked = []
-    scene = Scene({"A": [EventInterest("Node", hint=lambda pod, old, new: asked.append(pod) is not None)]})  # type: ignore[func-returns-value]
+    hinted = []
+    scene = Scene({"A": [EventInterest("Node", hint=lambda pod, old, new: hinted.append(pod) is not None)]})  # type: ignore[func-returns-value]
     for number in range(10):
         scene.failed(f"p{number}", "A")
     scene.queue.move(ADD)
-    assert len(asked) == 1
+    assert len(hinted) == 1
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,11 @@ CLASSES = "scheduling.k8s.io/priorityclasses"
 
 @pytest.fixture
 def store() -> Iterator[ObjectStore]:
-    made = ObjectStore(None)
-    put(made, "/namespaces", "ns")
-    put(made, "/serviceaccounts", "default", "ns")
-    yield made
-    made.close()
+    store = ObjectStore(None)
+    put(store, "/namespaces", "ns")
+    put(store, "/serviceaccounts", "default", "ns")
+    yield store
+    store.close()
 
 
 def put(store: ObjectStore, key: str, name: str, ns: str | None = None, **fields: Any) -> None:
@@ -38,13 +38,13 @@ def request(obj: dict[str, Any] | None = None, key: str = "/pods", ns: str = "ns
 
 
 async def admit(store: ObjectStore, **spec: Any) -> dict[str, Any]:
-    made = request({"metadata": {"name": "p"}, "spec": spec})
+    admission_request = request({"metadata": {"name": "p"}, "spec": spec})
     chain = AdmissionChain(store)
-    await chain.mutate(made)
-    await chain.validate(made)
+    await chain.mutate(admission_request)
+    await chain.validate(admission_request)
     await chain.close()
-    assert made.obj is not None
-    result: dict[str, Any] = made.obj["spec"]
+    assert admission_request.obj is not None
+    result: dict[str, Any] = admission_request.obj["spec"]
     return result
 
 
@@ -101,11 +101,11 @@ async def test_admission_waits_for_the_default_account(store: ObjectStore, monke
             put(store, "/serviceaccounts", "default", "new", imagePullSecrets=[{"name": "s"}])
 
     monkeypatch.setattr(pods.asyncio, "sleep", sleep)  # type: ignore[attr-defined]
-    made = request(ns="new")
-    await AdmissionChain(store).mutate(made)
+    admission_request = request(ns="new")
+    await AdmissionChain(store).mutate(admission_request)
     assert len(sleeps) == 3
-    assert made.obj is not None
-    assert present(made.obj["spec"])["imagePullSecrets"] == [{"name": "s"}]
+    assert admission_request.obj is not None
+    assert present(admission_request.obj["spec"])["imagePullSecrets"] == [{"name": "s"}]
 
 
 MIRROR = {"kubernetes.io/config.mirror": "x"}

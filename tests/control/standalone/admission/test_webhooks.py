@@ -65,24 +65,24 @@ class Hook:
 
 @pytest.fixture
 async def hook(pki: tuple[ssl.SSLContext, str]) -> AsyncIterator[Hook]:
-    made = Hook()
+    hook = Hook()
     app = web.Application()
-    app.router.add_post("/{tail:.*}", made.handle)
+    app.router.add_post("/{tail:.*}", hook.handle)
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=pki[0])
     await site.start()
-    made.port, made.bundle = runner.addresses[0][1], pki[1]
-    yield made
+    hook.port, hook.bundle = runner.addresses[0][1], pki[1]
+    yield hook
     await runner.cleanup()
 
 
 @pytest.fixture
 def store() -> Iterator[ObjectStore]:
-    made = ObjectStore(None)
-    put(made, "/namespaces", "ns", metadata={"labels": {"team": "a"}})
-    yield made
-    made.close()
+    store = ObjectStore(None)
+    put(store, "/namespaces", "ns", metadata={"labels": {"team": "a"}})
+    yield store
+    store.close()
 
 
 def put(store: ObjectStore, key: str, name: str, ns: str | None = None, **fields: Any) -> None:
@@ -109,15 +109,15 @@ def request(
     return AdmissionAttributes(operation, present(KINDS.get(key)), "v1", "ns", "c", obj, old, USER, **more)  # type: ignore[arg-type]
 
 
-async def run(store: ObjectStore, made: AdmissionAttributes | None = None, **hosts: Any) -> AdmissionAttributes:
-    made = made or request()
+async def run(store: ObjectStore, attributes: AdmissionAttributes | None = None, **hosts: Any) -> AdmissionAttributes:
+    attributes = attributes or request()
     chain = AdmissionChain(store, webhook_hosts=hosts.get("hosts"))
     try:
-        await chain.mutate(made)
-        await chain.validate(made)
+        await chain.mutate(attributes)
+        await chain.validate(attributes)
     finally:
         await chain.close()
-    return made
+    return attributes
 
 
 def patch(*ops: dict[str, str]) -> dict[str, Any]:
@@ -131,10 +131,10 @@ def adding(key: str) -> dict[str, Any]:
 async def test_a_webhook_gets_the_request_and_may_change_the_object(store: ObjectStore, hook: Hook) -> None:
     hook.answers["/m"] = {**adding("a"), "warnings": ["careful"]}
     configure(store, webhook(hook.url("/m")))
-    made = await run(store)
-    assert made.obj is not None
-    assert made.obj["data"] == {"a": "1"}
-    assert made.warnings == ["careful"]
+    outcome = await run(store)
+    assert outcome.obj is not None
+    assert outcome.obj["data"] == {"a": "1"}
+    assert outcome.warnings == ["careful"]
     (_, seen) = hook.seen[0]
     want = {
         "kind": {"group": "", "version": "v1", "kind": "ConfigMap"},
@@ -160,10 +160,10 @@ async def test_mutating_webhooks_see_earlier_changes_and_are_reinvoked(store: Ob
         webhook(hook.url("/first"), "first.x.y", reinvocationPolicy="IfNeeded"),
         webhook(hook.url("/second"), "second.x.y"),
     )
-    made = await run(store)
+    outcome = await run(store)
     assert [path for path, _ in hook.seen] == ["/first", "/second", "/first"]
-    assert made.obj is not None
-    assert made.obj["data"] == {"count": "2", "b": "1"}
+    assert outcome.obj is not None
+    assert outcome.obj["data"] == {"count": "2", "b": "1"}
 
 
 async def test_a_service_is_found_through_its_endpoints(store: ObjectStore, hook: Hook) -> None:
@@ -184,9 +184,9 @@ async def test_a_service_is_found_through_its_endpoints(store: ObjectStore, hook
 async def test_a_service_may_be_mapped_to_a_host(store: ObjectStore, hook: Hook) -> None:
     hook.answers["/svc"] = adding("a")
     configure(store, webhook({"service": SERVICE, "caBundle": hook.bundle}))
-    made = await run(store, hosts={"ns/hook": f"127.0.0.1:{hook.port}"})
-    assert made.obj is not None
-    assert made.obj["data"] == {"a": "1"}
+    outcome = await run(store, hosts={"ns/hook": f"127.0.0.1:{hook.port}"})
+    assert outcome.obj is not None
+    assert outcome.obj["data"] == {"a": "1"}
 
 
 DENIALS = [
@@ -268,8 +268,8 @@ async def test_dry_run_needs_a_webhook_without_side_effects(store: ObjectStore, 
 
 async def test_webhook_configurations_are_never_sent_to_webhooks(store: ObjectStore, hook: Hook) -> None:
     configure(store, webhook(hook.url("/x")), kind="validating")
-    made = request(f"{GROUP}/validatingwebhookconfigurations")
-    await run(store, made)
+    admission_request = request(f"{GROUP}/validatingwebhookconfigurations")
+    await run(store, admission_request)
     assert hook.seen == []
 
 
@@ -310,10 +310,10 @@ def test_matching(hook_rules: dict[str, Any], about: dict[str, Any], want: bool)
 
 
 def test_equivalent_versions_match_and_are_converted() -> None:
-    made = AdmissionAttributes("CREATE", TWO, "v2", "ns", "t", {"metadata": {}}, None, USER)
+    attributes = AdmissionAttributes("CREATE", TWO, "v2", "ns", "t", {"metadata": {}}, None, USER)
     old_rules = rules(apiGroups=["example.org"], apiVersions=["v1"], resources=["things"])
-    assert present(match({**old_rules, "matchPolicy": "Equivalent"}, made, NAMESPACE)).version == "v1"
-    assert match({**old_rules, "matchPolicy": "Exact"}, made, NAMESPACE) is None
+    assert present(match({**old_rules, "matchPolicy": "Equivalent"}, attributes, NAMESPACE)).version == "v1"
+    assert match({**old_rules, "matchPolicy": "Exact"}, attributes, NAMESPACE) is None
 
 
 @pytest.mark.parametrize(

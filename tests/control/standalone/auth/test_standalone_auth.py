@@ -48,9 +48,9 @@ def pem(key: ec.EllipticCurvePrivateKey | RSAPrivateKey) -> bytes:
 
 @pytest.fixture
 def store() -> Iterator[ObjectStore]:
-    made = ObjectStore(None)
-    yield made
-    made.close()
+    store = ObjectStore(None)
+    yield store
+    store.close()
 
 
 def put(store: ObjectStore, key: str, name: str, ns: str | None = None, uid: str = "u1", **fields: Any) -> None:

@@ -94,11 +94,11 @@ async def cluster() -> AsyncIterator[Cluster]:
     store = ObjectStore(None, now=time)
     admission = AdmissionChain(store)
     registry = ObjectRegistry(store, Kinds(), SCHEMAS, admission, now=time)
-    made = Cluster(registry, time)
+    cluster = Cluster(registry, time)
     for namespace in ("default", "kube-node-lease"):
-        await made.create("/namespaces", namespace)
-        await made.create("/serviceaccounts", "default", namespace)
-    yield made
+        await cluster.create("/namespaces", namespace)
+        await cluster.create("/serviceaccounts", "default", namespace)
+    yield cluster
     await admission.close()
     store.close()
 

@@ -454,10 +454,10 @@ def fake_clock() -> FakeClock:
 async def world(tmp_path: Path, fake_clock: FakeClock) -> AsyncIterator[World]:
     tree = MemoryTree()
     api = FakeApi(fake_clock.now)
-    made = World(tmp_path, fake_clock, api, FakeRuntime(fake_clock, tree), tree, CgroupNames(Driver.CGROUPFS))
-    await made.start()
-    yield made
-    await made.kubelet.stop()
+    world = World(tmp_path, fake_clock, api, FakeRuntime(fake_clock, tree), tree, CgroupNames(Driver.CGROUPFS))
+    await world.start()
+    yield world
+    await world.kubelet.stop()
     assert api.violations == []
 
 
@@ -492,13 +492,13 @@ async def machine_world(tmp_path: Path, real_tree: CgroupTree, request: pytest.F
     clock: Clock = SYSTEM_CLOCK
     api = FakeApi(clock.now)
     runtime = ProcessRuntime(tmp_path / "containers", real_tree, 1 << 20, 3)
-    made = World(tmp_path, clock, api, runtime, real_tree, names)
-    await made.start()
+    world = World(tmp_path, clock, api, runtime, real_tree, names)
+    await world.start()
     try:
-        yield made
+        yield world
     finally:
-        await made.kubelet.stop()
-        await made.kubelet.cleanup()
-        await made.runtime.close()
+        await world.kubelet.stop()
+        await world.kubelet.cleanup()
+        await world.runtime.close()
         assert not real_tree.exists(names.prefix), "cgroups were not removed"
     assert api.violations == []

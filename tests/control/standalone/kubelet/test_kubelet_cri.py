@@ -36,16 +36,16 @@ async def world(containerd: Containerd, tmp_path: Path, real_tree: CgroupTree) -
     """A kubelet whose runtime is the session's containerd, below its own cgroup."""
     names = CgroupNames(Driver.CGROUPFS, f"koordtest-{os.getpid()}-{uuid.uuid4().hex[:6]}")
     runtime = runtime_of(containerd, real_tree)
-    made = World(tmp_path, SYSTEM_CLOCK, FakeApi(SYSTEM_CLOCK.now), runtime, real_tree, names)
-    await made.start()
+    world = World(tmp_path, SYSTEM_CLOCK, FakeApi(SYSTEM_CLOCK.now), runtime, real_tree, names)
+    await world.start()
     try:
-        yield made
+        yield world
     finally:
-        await made.kubelet.stop()
-        await made.kubelet.cleanup()
-        await made.runtime.close()
+        await world.kubelet.stop()
+        await world.kubelet.cleanup()
+        await world.runtime.close()
         assert not real_tree.exists(names.prefix), "cgroups were not removed"
-    assert made.api.violations == []
+    assert world.api.violations == []
 
 
 def main(world: World, name: str = "main") -> Any:
@@ -85,11 +85,11 @@ async def test_volumes_and_security_reach_the_container(world: World, pod: Calla
                  "volumeMounts": mounts}  # fmt: skip
     manifest = pod(containers=[container], volumes=volumes, serviceAccountName="robot", terminationGracePeriodSeconds=1)
     manifest["metadata"]["namespace"] = "system"
-    made = world.api.create_pod(manifest)
+    created = world.api.create_pod(manifest)
     await world.until(lambda: (world.api.pod("web", "system") or {})["status"]["phase"] == "Running")
     info = main(world)
     await world.until(lambda: len(lines(info)) >= 8)
-    uid = made["metadata"]["uid"]
+    uid = created["metadata"]["uid"]
     text = lines(info)
     assert text[0] == "of the node" and text[1] == f"token-of-robot-{uid}" and text[2] == "x"
     assert "read-only" in text

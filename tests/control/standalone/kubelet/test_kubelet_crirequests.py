@@ -73,12 +73,12 @@ def test_mounts_and_security_are_passed_on(tmp_path: Path, monkeypatch: pytest.M
     (mount,) = request.mounts
     assert (mount.host_path, mount.container_path, mount.readonly) == ("/a", "/b", True)
     assert mount.propagation == cri.PROPAGATION_HOST_TO_CONTAINER
-    made = request.linux.security_context
-    assert list(made.capabilities.add_capabilities) == ["BPF", "SYS_RESOURCE"]
-    assert list(made.capabilities.drop_capabilities) == ["ALL"]
-    assert made.readonly_rootfs and made.no_new_privs and not made.privileged
-    assert made.HasField("seccomp") and made.seccomp.profile_type == cri.SecurityProfile.RuntimeDefault
-    assert made.namespace_options.pid == cri.NODE
+    context = request.linux.security_context
+    assert list(context.capabilities.add_capabilities) == ["BPF", "SYS_RESOURCE"]
+    assert list(context.capabilities.drop_capabilities) == ["ALL"]
+    assert context.readonly_rootfs and context.no_new_privs and not context.privileged
+    assert context.HasField("seccomp") and context.seccomp.profile_type == cri.SecurityProfile.RuntimeDefault
+    assert context.namespace_options.pid == cri.NODE
     monkeypatch.setattr(crirequests, "may_protect", lambda: False)
     request = crirequests.container(config, pod, SwapAccounting(1, False), [])
     assert list(request.linux.security_context.capabilities.add_capabilities) == ["BPF"], "runc lacks the other"
@@ -116,11 +116,12 @@ GIB = 1 << 30
     ids=["v1", "v1 without swap accounting", "v2", "sandbox"],
 )  # fmt: skip
 def test_resources(values: CgroupValues, swap: SwapAccounting, expected: Any) -> None:
-    made = crirequests.resources(values, -5, swap)
+    resources = crirequests.resources(values, -5, swap)
     assert (
-        made.cpu_shares, made.cpu_quota, made.memory_limit_in_bytes, made.memory_swap_limit_in_bytes, dict(made.unified)
+        resources.cpu_shares, resources.cpu_quota, resources.memory_limit_in_bytes,
+        resources.memory_swap_limit_in_bytes, dict(resources.unified)
     ) == expected  # fmt: skip
-    assert (made.cpu_period, made.oom_score_adj) == (100_000, -5)
+    assert (resources.cpu_period, resources.oom_score_adj) == (100_000, -5)
 
 
 @pytest.mark.parametrize(
@@ -262,25 +263,25 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 @pytest.fixture
 async def fake(tmp_path: Path) -> AsyncIterator[FakeCri]:
-    made = FakeCri()
-    server = grpc.aio.server(handlers=[_Handlers(made)])
+    cri = FakeCri()
+    server = grpc.aio.server(handlers=[_Handlers(cri)])
     server.add_insecure_port(f"unix:{tmp_path}/cri.sock")
     await server.start()
-    yield made
+    yield cri
     await server.stop(None)
 
 
 @pytest.fixture
 async def runtime(fake: FakeCri, tmp_path: Path) -> AsyncIterator[Callable[..., CriRuntime]]:
-    made: list[CriRuntime] = []
+    runtimes: list[CriRuntime] = []
 
     def make(poll: float = 0.05) -> CriRuntime:
         tree = CgroupTree(2, {"": tmp_path})
-        made.append(CriRuntime(CriClient(str(tmp_path / "cri.sock")), tree, 1 << 20, 3, poll=poll))
-        return made[-1]
+        runtimes.append(CriRuntime(CriClient(str(tmp_path / "cri.sock")), tree, 1 << 20, 3, poll=poll))
+        return runtimes[-1]
 
     yield make
-    for runtime_made in made:
+    for runtime_made in runtimes:
         await runtime_made.close()
 
 
@@ -293,19 +294,19 @@ async def soon(done: Callable[[], Any]) -> None:
 @pytest.mark.parametrize("served", [True, False], ids=["events", "polling"])
 async def test_an_end_is_reported_once(fake: FakeCri, runtime: Any, tmp_path: Path, served: bool) -> None:
     fake.events = asyncio.Queue() if served else None
-    made = runtime()
+    runtime_ = runtime()
     ended: list[Any] = []
-    made.on_exit(ended.append)
-    await made.load()
-    await made.run_sandbox(SandboxConfig("s", "u1", "pod/s", "web", "shop", log_dir=tmp_path / "logs"))
-    info = await made.start(container(tmp_path))
+    runtime_.on_exit(ended.append)
+    await runtime_.load()
+    await runtime_.run_sandbox(SandboxConfig("s", "u1", "pod/s", "web", "shop", log_dir=tmp_path / "logs"))
+    info = await runtime_.start(container(tmp_path))
     assert info.running and info.cgroup == f"kubepods/besteffort/podu1/{info.id}"
     fake.containers[info.id].state = cri.CONTAINER_EXITED
     if fake.events is not None:
         for kind in (cri.CONTAINER_CREATED_EVENT, cri.CONTAINER_STOPPED_EVENT, cri.CONTAINER_STOPPED_EVENT):
             fake.events.put_nowait(cri.ContainerEventResponse(container_id=info.id, container_event_type=kind))
     await soon(lambda: ended)
-    await made.kill(info.id)
+    await runtime_.kill(info.id)
     (end,) = ended
     assert isinstance(end, RuntimeContainer)
     assert (end.id, end.exit_code, end.signal, end.reason) == (info.id, 137, 9, "Error")
@@ -315,21 +316,21 @@ async def test_an_end_is_reported_once(fake: FakeCri, runtime: Any, tmp_path: Pa
 async def test_the_result_of_an_unanswered_call_is_removed_before_the_next_attempt(
     fake: FakeCri, runtime: Any, tmp_path: Path, method: str
 ) -> None:
-    made, sandbox = runtime(), SandboxConfig("s", "u1", "pod/s", "web", "shop", log_dir=tmp_path / "logs")
-    await made.load()
+    runtime_, sandbox = runtime(), SandboxConfig("s", "u1", "pod/s", "web", "shop", log_dir=tmp_path / "logs")
+    await runtime_.load()
     if method == "RunPodSandbox":
         fake.lose.add(method)
         with pytest.raises(RuntimeFailure, match="the proxy was killed"):
-            await made.run_sandbox(sandbox)
-    await made.run_sandbox(sandbox)
+            await runtime_.run_sandbox(sandbox)
+    await runtime_.run_sandbox(sandbox)
     assert len(fake.sandboxes) == 1
     if method == "CreateContainer":
         fake.lose.add(method)
         with pytest.raises(RuntimeFailure, match="the proxy was killed"):
-            await made.start(container(tmp_path))
+            await runtime_.start(container(tmp_path))
     elif method == "StartContainer":
         fake.lose.add(method)  # the runtime is queried: the container runs
-    assert (await made.start(container(tmp_path))).running
+    assert (await runtime_.start(container(tmp_path))).running
     assert len(fake.containers) == 1
 
 

@@ -115,19 +115,19 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
             server = await stack.enter_async_context(ApiServer(tmp_path / "api"))
             kubeconfig, pki = Path(server.kubeconfig_path), tmp_path / "api" / "pki"
         client = await stack.enter_async_context(Client(ClientConfig.load(kubeconfig, qps=0)))
-        made = Cluster(client, kubeconfig, tmp_path, pki)
-        await made.start()
+        cluster = Cluster(client, kubeconfig, tmp_path, pki)
+        await cluster.start()
         try:
-            await made.until(f"/api/v1/nodes/{made.node}", ready)
-            yield made
+            await cluster.until(f"/api/v1/nodes/{cluster.node}", ready)
+            yield cluster
         finally:
-            assert made.process is not None
-            if made.process.returncode is None:
-                await made.signal(signal.SIGTERM)
+            assert cluster.process is not None
+            if cluster.process.returncode is None:
+                await cluster.signal(signal.SIGTERM)
             with contextlib.suppress(NotFound):
-                await client.raw("DELETE", f"/api/v1/nodes/{made.node}")
+                await client.raw("DELETE", f"/api/v1/nodes/{cluster.node}")
             tree = CgroupTree.discover(Path("/sys/fs/cgroup"))
-            assert not tree.exists(made.prefix), "the kubelet did not remove its cgroups"
+            assert not tree.exists(cluster.prefix), "the kubelet did not remove its cgroups"
 
 
 async def test_node_lease_and_a_job(cluster: Cluster) -> None:

@@ -58,9 +58,9 @@ def tree() -> CgroupTree:
 
 @pytest.fixture
 def names(tree: CgroupTree) -> Iterator[CgroupNames]:
-    made = CgroupNames(Driver.CGROUPFS, f"koord-test-{os.getpid()}-mark-{next(_serial)}")
-    yield made
-    assert tree.remove(made.prefix)
+    names = CgroupNames(Driver.CGROUPFS, f"koord-test-{os.getpid()}-mark-{next(_serial)}")
+    yield names
+    assert tree.remove(names.prefix)
 
 
 def pods(tree: CgroupTree, names: CgroupNames, folder: Path, owner: CgroupMark | None) -> PodCgroups:

@@ -127,8 +127,8 @@ async def test_a_websocket_needs_the_right_to_create(served: Any, path: str) -> 
                 assert token is None or "verb=create, resource=nodes" in await response.text()
         async with session.get(served.url + path, headers={"Authorization": "Bearer server"}) as response:
             assert response.status == 400  # no upgrade
-    asked = [body for _, path, body in served.world.api.calls if path.endswith("/subjectaccessreviews")]
-    assert {body["spec"]["resourceAttributes"]["verb"] for body in asked} == {"create"}
+    reviews = [body for _, path, body in served.world.api.calls if path.endswith("/subjectaccessreviews")]
+    assert {body["spec"]["resourceAttributes"]["verb"] for body in reviews} == {"create"}
 
 
 async def test_an_ended_container_has_no_streams(served: Any, pod: Callable[..., Any]) -> None:

@@ -55,7 +55,7 @@ def pod_of(*volumes: Mapping[str, Any], container: Mapping[str, Any] | None = No
     )
 
 
-class Made:
+class VolumeScene:
     """The volumes of one pod below `root`."""
 
     def __init__(self, root: Path) -> None:
@@ -68,8 +68,8 @@ class Made:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Made:
-    return Made(tmp_path)
+def scene(tmp_path: Path) -> VolumeScene:
+    return VolumeScene(tmp_path)
 
 
 def contents(mount: PathMount) -> dict[str, str]:
@@ -94,51 +94,51 @@ def mode(path: Path) -> int:
     ],
     ids=lambda value: next(iter(value), "") if isinstance(value, dict) else "",
 )  # fmt: skip
-async def test_contents(made: Made, volume: dict[str, Any], files: dict[str, str]) -> None:
-    (mount,) = await made.mounts(pod_of(volume))
+async def test_contents(scene: VolumeScene, volume: dict[str, Any], files: dict[str, str]) -> None:
+    (mount,) = await scene.mounts(pod_of(volume))
     assert mount.path == "/mnt/v0" and contents(mount) == files
     assert mount.read_only == ("emptyDir" not in volume), "containers cannot change what the kubelet writes"
 
 
-async def test_a_mode_is_that_of_the_volume(made: Made) -> None:
-    (mount,) = await made.mounts(pod_of({"secret": {"secretName": "s", "defaultMode": 0o400}}))
+async def test_a_mode_is_that_of_the_volume(scene: VolumeScene) -> None:
+    (mount,) = await scene.mounts(pod_of({"secret": {"secretName": "s", "defaultMode": 0o400}}))
     assert mode(Path(mount.source) / "k") == 0o400
 
 
-async def test_an_empty_directory_keeps_its_files_when_the_container_starts_again(made: Made) -> None:
+async def test_an_empty_directory_keeps_its_files_when_the_container_starts_again(scene: VolumeScene) -> None:
     pod = pod_of({"emptyDir": {}})
-    (mount,) = await made.mounts(pod)
+    (mount,) = await scene.mounts(pod)
     (Path(mount.source) / "kept").write_text("x")
-    assert contents((await made.mounts(pod))[0]) == {"kept": "x"}
+    assert contents((await scene.mounts(pod))[0]) == {"kept": "x"}
     assert mode(Path(mount.source)) == 0o777
 
 
-async def test_a_token_is_renewed_before_it_expires(made: Made) -> None:
+async def test_a_token_is_renewed_before_it_expires(scene: VolumeScene) -> None:
     pod = pod_of(ACCOUNT)
-    (mount,) = await made.mounts(pod)
-    assert made.sources.wishes == [TokenWish("", 1000)]
-    assert await made.volumes.renew(pod) == 800.0
-    assert len(made.sources.wishes) == 1
-    await made.clock.advance(801)
-    assert await made.volumes.renew(pod) == 1601.0
+    (mount,) = await scene.mounts(pod)
+    assert scene.sources.wishes == [TokenWish("", 1000)]
+    assert await scene.volumes.renew(pod) == 800.0
+    assert len(scene.sources.wishes) == 1
+    await scene.clock.advance(801)
+    assert await scene.volumes.renew(pod) == 1601.0
     assert contents(mount)["token"] == "ns/robot 2"
 
 
-async def test_a_restarted_kubelet_renews_the_tokens_that_it_finds(made: Made, tmp_path: Path) -> None:
+async def test_a_restarted_kubelet_renews_the_tokens_that_it_finds(scene: VolumeScene, tmp_path: Path) -> None:
     pod = pod_of(ACCOUNT)
-    (mount,) = await made.mounts(pod)
-    restarted = Made(tmp_path)
+    (mount,) = await scene.mounts(pod)
+    restarted = VolumeScene(tmp_path)
     assert await restarted.volumes.renew(pod) == 800.0
     assert len(restarted.sources.wishes) == 1 and "token" in contents(mount)
 
 
-async def test_a_path_of_the_node_is_mounted_as_it_is(made: Made, tmp_path: Path) -> None:
+async def test_a_path_of_the_node_is_mounted_as_it_is(scene: VolumeScene, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     existing = {"hostPath": {"path": str(tmp_path / "data"), "type": "Directory"}}
     created = {"hostPath": {"path": str(tmp_path / "new/deep"), "type": "DirectoryOrCreate"}}
     propagated = {"name": "v0", "mountPath": "/data", "readOnly": True, "mountPropagation": "HostToContainer"}
     pod = pod_of(existing, created, container={"volumeMounts": [propagated, {"name": "v1", "mountPath": "/new"}]})
-    assert await made.mounts(pod) == [
+    assert await scene.mounts(pod) == [
         PathMount(str(tmp_path / "data"), "/data", True, "HostToContainer"),
         PathMount(str(tmp_path / "new/deep"), "/new", False),
     ]
@@ -165,11 +165,11 @@ async def test_a_path_of_the_node_is_mounted_as_it_is(made: Made, tmp_path: Path
     ids=str,
 )
 async def test_what_cannot_be_mounted_is_named(
-    made: Made, volume: dict[str, Any], mount: dict[str, Any], message: str
+    scene: VolumeScene, volume: dict[str, Any], mount: dict[str, Any], message: str
 ) -> None:
     pod = pod_of(volume, container={"volumeMounts": [{"name": "v0", "mountPath": "/mnt", **mount}]})
     with pytest.raises(EnvError, match=message):
-        await made.mounts(pod)
+        await scene.mounts(pod)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ MAIN = {"name": "main", "image": "busybox", "command": ["sleep", "1d"]}
 
 
 async def test_a_pod_starts_and_reports_its_status(world: Any, pod: Any) -> None:
-    made = world.api.create_pod(pod())
+    created = world.api.create_pod(pod())
     await world.settle()
     status = world.status("web")
     assert status["phase"] == "Running"
@@ -27,7 +27,7 @@ async def test_a_pod_starts_and_reports_its_status(world: Any, pod: Any) -> None
     info = world.runtime.find("main")
     assert container["containerID"] == f"containerd://{info.id}"
     assert len(info.id) == 64
-    uid = made["metadata"]["uid"]
+    uid = created["metadata"]["uid"]
     assert info.cgroup == f"kubepods/besteffort/pod{uid}/{info.id}"
     conditions = {c["type"]: c["status"] for c in status["conditions"]}
     assert conditions == dict.fromkeys(

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def node(tmp_path_factory: pytest.TempPathFactory, _containerd: Containerd) -> Iterator[StreamNode]:
     from tests.control.standalone.streams.streamnode import busybox, running
 
-    with running(tmp_path_factory.mktemp("streams"), _containerd) as made:
-        made.create("p", busybox("main", "exec sleep 1000"), busybox("other", "exec sleep 1000"))
-        yield made
+    with running(tmp_path_factory.mktemp("streams"), _containerd) as server:
+        server.create("p", busybox("main", "exec sleep 1000"), busybox("other", "exec sleep 1000"))
+        yield server
     _containerd.remove_pods()
     _containerd.clear_parents()

@@ -64,9 +64,9 @@ async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
 async def kubelet(tmp_path: Path, server: ApiServer) -> AsyncIterator[ScriptedKubelet]:
     pki = tmp_path / "data" / "pki"
     cert, key = kubelet_serving_certificate(pki, tmp_path / "n", "n", "127.0.0.1")
-    made = ScriptedKubelet()
+    kubelet = ScriptedKubelet()
     listener = await asyncio.start_server(
-        made.serve, "127.0.0.1", 0, ssl=server_tls(cert, key, ensure_pki(pki, ("127.0.0.1",)).ca_file)
+        kubelet.serve, "127.0.0.1", 0, ssl=server_tls(cert, key, ensure_pki(pki, ("127.0.0.1",)).ca_file)
     )
     status = {
         "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
@@ -75,7 +75,7 @@ async def kubelet(tmp_path: Path, server: ApiServer) -> AsyncIterator[ScriptedKu
     await server.registry.create("/nodes", None, {"metadata": {"name": "n"}, "status": status})
     spec = {"containers": [{"name": "main", "image": "i"}], "nodeName": "n"}
     await server.registry.create("/pods", "default", {"metadata": {"name": "p"}, "spec": spec})
-    yield made
+    yield kubelet
     listener.close()
 
 

@@ -40,12 +40,12 @@ def test_frames_do_not_depend_on_how_their_bytes_arrive(frames: list[tuple[objec
             case (int(kind), bytes(payload)):
                 raw += spdy.control_frame(kind, payload)
     whole = FrameDecoder().feed(raw)
-    decoder, got, rest = FrameDecoder(), [], raw
+    decoder, pieces, rest = FrameDecoder(), [], raw
     for size in cuts:
-        got += decoder.feed(rest[:size])
+        pieces += decoder.feed(rest[:size])
         rest = rest[size:]
-    got += decoder.feed(rest)
-    assert joined(got) == joined(whole)
+    pieces += decoder.feed(rest)
+    assert joined(pieces) == joined(whole)
     sent = b"".join(frame[1] for frame in frames if len(frame) == 3)  # type: ignore[misc]
     assert b"".join(piece.data for piece in whole if isinstance(piece, DataPiece)) == sent
 

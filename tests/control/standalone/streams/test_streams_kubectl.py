@@ -128,9 +128,9 @@ def terminal(node: StreamNode) -> Iterator[Callable[..., Terminal]]:
     with contextlib.ExitStack() as stack:
 
         def make(*args: Any) -> Terminal:
-            made = Terminal(node, *args)
-            stack.callback(made.close)
-            return made
+            terminal = Terminal(node, *args)
+            stack.callback(terminal.close)
+            return terminal
 
         yield make
 

@@ -30,23 +30,23 @@ def units(draw: st.DrawFn) -> bytes:
 
 
 @given(st.lists(units(), max_size=12), st.data())
-def test_units_do_not_depend_on_the_pieces(made: list[bytes], data: st.DataObject) -> None:
-    stream = b"".join(made)
+def test_units_do_not_depend_on_the_pieces(encoded: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(encoded)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
     splitter, received = Splitter(), []
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         buffer, frames = splitter.feed(stream[start:end])
         received += [buffer[frame.start : frame.end] for frame in frames]
-    assert received == made
+    assert received == encoded
 
 
 @given(st.lists(units(), min_size=1, max_size=5), st.integers(1, 30))
-def test_incomplete_units_are_buffered(made: list[bytes], missing: int) -> None:
-    stream = b"".join(made)
-    kept = min(missing, len(made[-1]))
+def test_incomplete_units_are_buffered(encoded: list[bytes], missing: int) -> None:
+    stream = b"".join(encoded)
+    kept = min(missing, len(encoded[-1]))
     splitter = Splitter()
     _, frames = splitter.feed(stream[: len(stream) - kept])
-    assert len(frames) == len(made) - 1
+    assert len(frames) == len(encoded) - 1
     _, frames = splitter.feed(stream[len(stream) - kept :])
     assert len(frames) == 1
 

@@ -37,11 +37,11 @@ def _messages() -> dict[str, Any]:
     for name, fields in SCHEMA.items():
         message = file.message_type.add(name=name)
         for field, number, kind, repeated in fields:
-            made: Any = message.field.add(name=field, number=number, label=3 if repeated else 1)
+            added: Any = message.field.add(name=field, number=number, label=3 if repeated else 1)
             if isinstance(kind, str):
-                made.type, made.type_name = MESSAGE, f".t.{kind}"
+                added.type, added.type_name = MESSAGE, f".t.{kind}"
             else:
-                made.type = kind
+                added.type = kind
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"t.{name}")) for name in SCHEMA}

@@ -47,8 +47,8 @@ async def serving(
 
 @asynccontextmanager
 async def channel(path: Path, *options: tuple[str, int]) -> AsyncIterator[grpc.aio.Channel]:
-    async with grpc.aio.insecure_channel(f"unix:{path}", options=[*OWN, *LARGE, *options]) as made:
-        yield made
+    async with grpc.aio.insecure_channel(f"unix:{path}", options=[*OWN, *LARGE, *options]) as connection:
+        yield connection
 
 
 async def refused(call: Awaitable[bytes]) -> tuple[grpc.StatusCode, str]:
@@ -62,16 +62,16 @@ async def refused(call: Awaitable[bytes]) -> tuple[grpc.StatusCode, str]:
 
 @pytest.mark.parametrize("size", [0, 1, 16_384, 65_535, 65_536, 16 << 20])
 async def test_any_size_goes_and_comes(tmp_path: Path, size: int) -> None:
-    async with serving(tmp_path / "s") as server, channel(tmp_path / "s") as made:
+    async with serving(tmp_path / "s") as server, channel(tmp_path / "s") as connection:
         for _ in range(2):
-            assert await made.unary_unary("/s/M")(b"x" * size, timeout=PATIENCE) == b"x" * size
+            assert await connection.unary_unary("/s/M")(b"x" * size, timeout=PATIENCE) == b"x" * size
         assert server.held == 0
         assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o600
 
 
 async def test_many_at_once_and_one_after_another(tmp_path: Path) -> None:
-    async with serving(tmp_path / "s"), channel(tmp_path / "s") as made:
-        call = made.unary_unary("/s/M")
+    async with serving(tmp_path / "s"), channel(tmp_path / "s") as connection:
+        call = connection.unary_unary("/s/M")
         words = [f"{number}".encode() * 1000 for number in range(200)]
         assert await asyncio.gather(*(call(word, timeout=PATIENCE) for word in words)) == words
         for word in words[:20]:
@@ -80,21 +80,21 @@ async def test_many_at_once_and_one_after_another(tmp_path: Path) -> None:
 
 async def test_a_client_with_small_windows(tmp_path: Path) -> None:
     options = [("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0)]
-    async with serving(tmp_path / "s"), channel(tmp_path / "s", *options) as made:
+    async with serving(tmp_path / "s"), channel(tmp_path / "s", *options) as connection:
         words = [bytes((65 + number,)) * 300_000 for number in range(8)]
-        calls = [made.unary_unary("/s/M")(word, timeout=PATIENCE) for word in words]
+        calls = [connection.unary_unary("/s/M")(word, timeout=PATIENCE) for word in words]
         assert await asyncio.gather(*calls) == words
 
 
 async def test_compressed_requests(tmp_path: Path) -> None:
-    async with serving(tmp_path / "s", limits=ServerLimits(message=1 << 20)), channel(tmp_path / "s") as made:
+    async with serving(tmp_path / "s", limits=ServerLimits(message=1 << 20)), channel(tmp_path / "s") as connection:
         for compression in (grpc.Compression.Gzip, grpc.Compression.Deflate):
-            call = made.unary_unary("/s/M")(b"x" * 100_000, timeout=PATIENCE, compression=compression)
+            call = connection.unary_unary("/s/M")(b"x" * 100_000, timeout=PATIENCE, compression=compression)
             if compression is grpc.Compression.Gzip:
                 assert await call == b"x" * 100_000
             else:
                 assert (await refused(call))[0] is grpc.StatusCode.UNIMPLEMENTED
-        bomb = made.unary_unary("/s/M")(b"x" * (2 << 20), timeout=PATIENCE, compression=grpc.Compression.Gzip)
+        bomb = connection.unary_unary("/s/M")(b"x" * (2 << 20), timeout=PATIENCE, compression=grpc.Compression.Gzip)
         assert (await refused(bomb))[0] is grpc.StatusCode.INTERNAL
 
 
@@ -104,15 +104,15 @@ async def test_refusals(tmp_path: Path) -> None:
             raise CallRefused("é% no\n", GrpcStatus.INTERNAL)
         raise ValueError("bug")
 
-    async with serving(tmp_path / "s", method, ServerLimits(message=100_000)), channel(tmp_path / "s") as made:
-        call = made.unary_unary("/s/M")
+    async with serving(tmp_path / "s", method, ServerLimits(message=100_000)), channel(tmp_path / "s") as connection:
+        call = connection.unary_unary("/s/M")
         assert await refused(call(b"known", timeout=PATIENCE)) == (grpc.StatusCode.INTERNAL, "é% no\n")
         assert await refused(call(b"", timeout=PATIENCE)) == (grpc.StatusCode.UNKNOWN, "ValueError('bug')")
         code, text = await refused(call(b"x" * 3_000_000, timeout=PATIENCE))
         assert (code, text) == (
             grpc.StatusCode.RESOURCE_EXHAUSTED, "a message of 3000000 bytes exceeds the limit of 100000",
         )  # fmt: skip
-        absent = made.unary_unary("/s/Absent")(b"", timeout=PATIENCE)
+        absent = connection.unary_unary("/s/Absent")(b"", timeout=PATIENCE)
         assert await refused(absent) == (grpc.StatusCode.UNIMPLEMENTED, "no such method")
 
 
@@ -147,8 +147,8 @@ async def test_deadline_and_cancellation_reach_the_method(tmp_path: Path) -> Non
             ended.append(message)
         return b""
 
-    async with serving(tmp_path / "s", method), channel(tmp_path / "s") as made:
-        call = made.unary_unary("/s/M")
+    async with serving(tmp_path / "s", method), channel(tmp_path / "s") as connection:
+        call = connection.unary_unary("/s/M")
         for deadline in (0.1, 3.0, 30.0):
             assert (await refused(call(b"late", timeout=deadline)))[0] is grpc.StatusCode.DEADLINE_EXCEEDED
             if left:
@@ -190,12 +190,14 @@ async def test_calls_under_way_end_and_no_new_ones_begin_at_a_stop(tmp_path: Pat
 
     server = GrpcServer({"/s/M": method})
     await server.start(tmp_path / "s")
-    async with channel(tmp_path / "s") as made:
-        call = asyncio.ensure_future(made.unary_unary("/s/M")(b"last", timeout=PATIENCE))
+    async with channel(tmp_path / "s") as connection:
+        call = asyncio.ensure_future(connection.unary_unary("/s/M")(b"last", timeout=PATIENCE))
         await begun.wait()
         stop = asyncio.ensure_future(server.stop(PATIENCE))
         await until(lambda: server.stopping)
-        assert (await refused(made.unary_unary("/s/M")(b"new", timeout=PATIENCE)))[0] is grpc.StatusCode.UNAVAILABLE
+        assert (await refused(connection.unary_unary("/s/M")(b"new", timeout=PATIENCE)))[
+            0
+        ] is grpc.StatusCode.UNAVAILABLE
         go.set()
         assert await call == b"last"
         await stop
@@ -211,8 +213,8 @@ async def test_a_call_that_outlasts_the_stop_is_given_up(tmp_path: Path) -> None
 
     server = GrpcServer({"/s/M": method})
     await server.start(tmp_path / "s")
-    async with channel(tmp_path / "s") as made:
-        call = asyncio.ensure_future(refused(made.unary_unary("/s/M")(b"", timeout=PATIENCE)))
+    async with channel(tmp_path / "s") as connection:
+        call = asyncio.ensure_future(refused(connection.unary_unary("/s/M")(b"", timeout=PATIENCE)))
         await begun.wait()
         await server.stop(0.0)
         assert (await call)[0] is grpc.StatusCode.UNAVAILABLE
@@ -412,8 +414,8 @@ async def test_a_client_that_does_not_read_answers_is_not_read(tmp_path: Path) -
         peer.say(START)
         flooding = asyncio.ensure_future(flood(peer.writer))
         await until(lambda: read() == [False])
-        async with channel(tmp_path / "s") as made:
-            assert await made.unary_unary("/s/M")(b"x", timeout=PATIENCE) == b"x"
+        async with channel(tmp_path / "s") as client:
+            assert await client.unary_unary("/s/M")(b"x", timeout=PATIENCE) == b"x"
         await end_tasks(flooding)
         heard = asyncio.ensure_future(peer.hears(lambda _: False))
         await until(lambda: read() == [True])
