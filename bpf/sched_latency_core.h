@@ -107,7 +107,7 @@ static __always_inline void charge_wait(u32 cpu_id, struct cpu_state *cpu, u32 v
 		charge_slices(cpu_id, cpu_id, victim, from, now);
 }
 
-/* From now on this slot runs here. If it ran before, its slice goes on. */
+/* From now on this slot runs here. If it ran before, its slice continues. */
 static __always_inline void note_runner(struct cpu_state *cpu, u32 slot, u64 now)
 {
 	u32 head = cpu->head & (RING - 1);

@@ -1,7 +1,7 @@
 """DELETE /metrics: counters, histograms and summaries restart at zero, as in Kubernetes' components (spec 05 §1.2).
 
 Gauges keep their values, because they show the present state. Series stay, with the value 0: code that holds a child of
-a labelled metric goes on counting in it.
+a labelled metric continues to count in it.
 """
 
 from __future__ import annotations

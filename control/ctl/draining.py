@@ -1,6 +1,6 @@
 """The steps of `koordctl drain` at the API server: find or create the DrainNode, confirm it, follow it, end it.
 
-The descheduler does the work. A drain goes on when koordctl ends.
+The descheduler does the work. A drain continues when koordctl ends.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class NodeDraining:
             raise CtlError(f"DrainNode {self.name} was deleted, so the drain has ended") from error
 
     async def wait(self, done: Callable[[DrainPlan], bool], timeout_s: float) -> DrainPlan:
-        """Look at the drain until `done` holds or the time is over; returns the last look."""
+        """Read the drain until `done` holds or `timeout_s` has passed; returns the last state."""
         last = await self.plan()
         async for last in self.looks(timeout_s):
             if done(last):
@@ -96,7 +96,7 @@ class NodeDraining:
         return last
 
     async def looks(self, timeout_s: float) -> AsyncIterator[DrainPlan]:
-        """The drain every second, until the time is over."""
+        """The drain every second, until `timeout_s` has passed."""
         clock = self._client.clock
         end, answer = clock.monotonic() + timeout_s, clock.monotonic() + ANSWER_S
         while True:

@@ -92,7 +92,7 @@ RULES: list[Object] = rules_of(PURPOSES)
 
 PAGES = ("/top", "/interference", "/enforcement", "/events", "/apis/v1/explain/*", "/apis/v1/plugins/*")
 PAGE_RULES: list[Object] = [{"nonResourceURLs": list(PAGES), "verbs": ["get"]}]
-"""The ClusterRole of the account, and of people who read pages by themselves: nothing of the API."""
+"""The ClusterRole of the account, and of people who read pages directly: nothing of the API."""
 VIEW_PAGES = f"{VIEWER}-pages"
 VIEW_RULES: list[Object] = [
     rule("", ["nodes", "pods"], ["get", "list"]),
@@ -232,7 +232,7 @@ def deployment() -> list[Object]:
         ],
         "readinessProbe": {"httpGet": {"path": "/readyz", "port": 8000}},
         "livenessProbe": {"httpGet": {"path": "/healthz", "port": 8000}, "initialDelaySeconds": 30},
-        # The API server goes on calling for a moment after the pod is no endpoint any more.
+        # The API server still sends requests for a moment after the pod has left the endpoints.
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", "5"]}}},
         "resources": {
             "requests": {"cpu": "100m", "memory": "256Mi"},

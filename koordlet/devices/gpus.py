@@ -196,7 +196,7 @@ def held_memory(compute: Iterable[GpuProcess], graphics: Iterable[GpuProcess]) -
 
 def recent(samples: Iterable[UtilizationSample], pids: Collection[int], since: int) -> list[UtilizationSample]:
     """Samples of processes that hold memory, newer than `since`. Drivers add older samples, and samples without a
-    process whose time, if taken as the newest, would hide all later samples."""
+    process; the time of the latter, if taken as the newest, would hide all later samples."""
     return [sample for sample in samples if sample.pid in pids and sample.at > since]
 
 

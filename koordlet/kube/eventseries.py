@@ -19,7 +19,7 @@ from koordlet.kube.errors import NotFound
 END_AFTER_S = 360.0
 """A series ends when the event was not repeated for this long."""
 WRITE_EVERY_S = 1800.0
-"""Interval at which the count of a series that goes on is written."""
+"""Interval at which the count of a continuing series is written."""
 MAX_SERIES = 4096
 
 SeriesKey = tuple[str, str, str, str, str, str, str]

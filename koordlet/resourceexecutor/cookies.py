@@ -4,7 +4,7 @@
 
 Threads with different cookies never run on one core at the same time. A cookie exists only in the processes that have
 it: child processes inherit it, and a restarted koordlet finds it in them. So the cookie of a group is taken from a
-living member, else from a process that is to join and has a cookie of no other group (this is how groups are found
+running member, else from a process that is to join and has a cookie of no other group (this is how groups are found
 again after a restart), else created. Every result is read back. A process that enters a container in another way
 (`kubectl exec`) is found at the next check. Restoring sets cookie 0.
 """
@@ -153,15 +153,15 @@ class Cookies:
         self._outcomes[group, status] = before + 1, self._clock()
 
     def _source(self, group: _Group, cookies: dict[int, int]) -> int | None:
-        """The living process with the lowest id that has the cookie of the group; other members are removed."""
+        """The running process with the lowest id that has the cookie of the group; other members are removed."""
         members = [pid for pid, cookie in cookies.items() if cookie == group.cookie]
         for directory, pids in list(group.members.items()):
-            living = tuple(pid for pid in pids if _cookie(pid) == group.cookie)
-            if living:
-                group.members[directory] = living
+            running = tuple(pid for pid in pids if _cookie(pid) == group.cookie)
+            if running:
+                group.members[directory] = running
             else:
                 del group.members[directory]
-            members += living
+            members += running
         return min(members, default=None)
 
     def _adopted(self, name: str, cookies: dict[int, int]) -> _Group | None:

@@ -66,7 +66,7 @@ class LocalSources:
 
 
 _Connection = Callable[[ClientConfig, PodPort], AbstractAsyncContextManager[tuple[str, Forwarder | PageRelay]]]
-"""Yields the path of a Unix socket that leads to the pod, and what knows why it does not."""
+"""Yields the path of a Unix socket that is connected to the pod, and the object that knows the error if it is not."""
 
 
 class ClusterSources:

@@ -86,7 +86,7 @@ def age(reservation: Reservation, now: float) -> str:
 
 
 def expires(reservation: Reservation, now: float) -> str:
-    """In how long; `-` for one that is over, `never`."""
+    """Time until it expires; `-` if it has ended, `never`."""
     if phase(reservation) in (FAILED, SUCCEEDED):
         return ABSENT
     moment = expiry(reservation)

@@ -211,7 +211,7 @@ class DrainController:
     def _pods(self, drain: DrainNode) -> Sequence[PodRecord]:
         """The pods that have to leave: not of DaemonSets, not static, not ended."""
         record = self._state.nodes.get(drain.spec.node_name)
-        pods = record.living_pods() if record is not None else []
+        pods = record.active_pods() if record is not None else []
         return [each for each in pods if not (is_daemon(each.pod) or is_mirror(each.pod) or is_static(each.pod))]
 
     # The end of a drain
@@ -240,8 +240,8 @@ class DrainController:
             if record.node is None or cordoned is None:
                 continue
             drain = self.book.get(cordoned.uid)
-            living = drain is not None and drain.metadata.deletion_timestamp is None and drain.status.phase != d.ABORTED
-            if drain is not None and living and drain.spec.node_name == record.name:
+            active = drain is not None and drain.metadata.deletion_timestamp is None and drain.status.phase != d.ABORTED
+            if drain is not None and active and drain.spec.node_name == record.name:
                 continue
             try:
                 await self._uncordon(record.node, cordoned.uid)

@@ -55,7 +55,7 @@ class DrainGroups:
                 else:
                     await self._advance(group)
             except Conflict:
-                pass  # the cache is behind; the next round goes on
+                pass  # the cache is not up to date; the next round continues
             except (KubeError, SelectorError) as error:
                 log.warning("Cannot advance a drain group now", group=group.metadata.name, err=error)
             active = active if ended or active is not None else group

@@ -145,7 +145,7 @@ class JobExecutor:
         return Observed(job, self._client.clock.now(), pod, reservation, replacement, limited, siblings)
 
     def adopt(self, job: PodMigrationJob) -> None:
-        """Record whose pod a job of an earlier process moves, before any job goes on."""
+        """Record whose pod a job of an earlier process moves, before any job continues."""
         ref, target = job.spec.pod_ref, reconcile.reservation_ref(job)
         reservation = self._reservations.get(target.name) if target is not None else None
         self._depart(job, self._view.pod(ref.namespace, ref.name), reservation)
@@ -316,4 +316,4 @@ class JobExecutor:
 
 
 class ReservationFailed(Exception):
-    """The Reservation cannot be created or is not usable now; repeated with back-off until the job's time is over."""
+    """The Reservation cannot be created or is not usable now; repeated until the job's time to live ends."""

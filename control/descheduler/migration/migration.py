@@ -4,7 +4,7 @@
                                              scavenger (every minute) --delete--> old jobs and their Reservations
 
 It runs on the leader only. A job runs after arbitration has passed it; changes of the job, its pod and its Reservation
-queue it again. Failed requests are repeated with a back-off per job, until the job's time to live is over.
+queue it again. Failed requests are repeated with a back-off per job, until the job's time to live ends.
 """
 
 from __future__ import annotations

@@ -82,11 +82,11 @@ class FragmentationAware(BalancePlugin):
             await self._handle.evictor.evict(best, reason, dry_run=args.dry_run)
 
     def _best(self, node: NodeRecord, row: int, before: float, table: FitTable) -> tuple[PodRecord | None, float]:
-        """The pod without which the node is most even, and the imbalance then; the first of equal ones."""
+        """The pod whose removal leaves the lowest imbalance, and that imbalance; of equal pods the first."""
         args = self._args
         best: PodRecord | None = None
         lowest = before
-        for pod in node.living_pods():
+        for pod in node.active_pods():
             left = {name: node.requested.get(name, 0) - pod.requests.get(name, 0) for name in args.resources}
             after = imbalance(left, node.allocatable, args.resources)
             if before - after <= args.min_improvement_threshold or after >= lowest:

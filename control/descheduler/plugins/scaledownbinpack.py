@@ -119,7 +119,7 @@ class ScaleDownBinPack(BalancePlugin):
     def _split(self, node: NodeRecord) -> RankedNode | None:
         eligible, skipped, others = [], [], []
         selects_all = any(rule.selector is None for rule in self._args.pod_selectors)  # spec 07 §9-1
-        for pod in node.living_pods():
+        for pod in node.active_pods():
             if self._eligible(pod):
                 eligible.append(pod)
             elif selects_all or considered(pod, None, self._args.pod_selectors):

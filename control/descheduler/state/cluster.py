@@ -58,7 +58,7 @@ class NodeRecord:
         condition = self.node.status.condition("Ready")
         return condition is None or condition.status == "True"
 
-    def living_pods(self) -> list[PodRecord]:
+    def active_pods(self) -> list[PodRecord]:
         """Its pods that are not Succeeded or Failed, in order of arrival."""
         return [pod for pod in self.pods.values() if not pod.terminated]
 

@@ -83,7 +83,7 @@ def desired_spec(job: Job) -> QueueUnitSpec:
 
 
 def ended(job: Job) -> str:
-    """Succeed or Failed; empty while the job goes on."""
+    """Succeed or Failed; empty while the job runs."""
     true = {condition.type for condition in job.status.conditions if condition.status == "True"}
     return SUCCEED if "Complete" in true else FAILED if "Failed" in true else ""
 

@@ -73,7 +73,7 @@ class Certificates:
         return replace(self, previous_ca=former_ca, previous_until=now + PREVIOUS_CA_TTL_S)
 
     def without_expired_ca(self, now: float) -> Certificates:
-        """A copy without a former CA whose time has passed."""
+        """A copy without a former CA that is no longer needed."""
         return self if now < self.previous_until else replace(self, previous_ca=b"", previous_until=0.0)
 
     @property

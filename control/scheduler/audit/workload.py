@@ -198,7 +198,7 @@ class Workload:
             self._end_preemption(self.metrics.interrupted, now - self._nominated)
 
     def _end_preemption(self, family: Histogram, seconds: float) -> None:
-        """A preemption is over, successful or not."""
+        """A preemption has ended, successful or not."""
         family.labels(*self.labels).observe(seconds)
         self.metrics.retries.labels(*self.labels).observe(self._deleting_attempts)
         if self._deleting_attempts > self.limits.retries or seconds > self.limits.deletion:

@@ -1,8 +1,8 @@
 """The node of a pod in its status while PreBind takes time (Kubernetes' NominatedNodeNameForExpectation).
 
 PreBind may wait for a provisioner of volumes. A cluster autoscaler then reads the node in `status.nominatedNodeName`,
-and the next scheduler after a crash tries this node first. A binding that is over at once writes nothing. Neither does
-a wait at Permit: the nominations of an incomplete gang would keep its nodes from other pods after a crash.
+and the next scheduler after a crash tries this node first. A binding that completes at once writes nothing. A wait at
+Permit writes nothing either: the nominations of an incomplete gang would keep its nodes from other pods after a crash.
 """
 
 from __future__ import annotations

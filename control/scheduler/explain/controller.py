@@ -7,7 +7,7 @@
     spec: {questionObjectKey: default/my-pod, ttl: 1h}
 
 Only the leader runs it. Each object is evaluated every ten seconds at most, a few objects per sweep. The status is
-written when it changed, and once a minute. An object is deleted when its `ttl` is over. In a cluster without the kind
+written when it changed, and once a minute. An object is deleted after its `ttl`. In a cluster without the kind
 the controller does nothing.
 """
 
@@ -133,7 +133,7 @@ class ExplanationController:
 
 
 def expired(explanation: ScheduleExplanation, now: float) -> bool:
-    """Whether the `ttl` is over (default 24 h; 0: no limit). `now`: Unix seconds."""
+    """Whether the `ttl` has passed (default 24 h; 0: no limit). `now`: Unix seconds."""
     ttl = explanation.spec.ttl.seconds if explanation.spec.ttl is not None else DEFAULT_TTL_S
     created = explanation.metadata.creation_timestamp
     return ttl > 0 and created is not None and now - created.timestamp() >= ttl

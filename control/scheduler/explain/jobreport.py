@@ -1,7 +1,7 @@
 """Whether pods could be placed now, and if not, why: the status of a ScheduleExplanation (spec 05 §7.2, 06 §6).
 
 Evaluated on the present cluster; nothing is cached and nothing is changed. The members of a job are placed one after
-another on trial, each beside the previous ones. The first member without a node determines the result for the job.
+another tentatively, each beside the previous ones. The first member without a node determines the result for the job.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _place(
     *,
     alone: bool,
 ) -> bool:
-    """Place the pod on trial and record where; or record why not. Returns whether it was placed."""
+    """Place the pod tentatively and record where; or record why not. Returns whether it was placed."""
     table = framework.handle.table
     failure, feasible = evaluate(framework, state, pod, within)
     if len(feasible):

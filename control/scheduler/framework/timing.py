@@ -113,7 +113,7 @@ class PluginTimer:
         return self._cycles % SAMPLE_INTERVAL == 0
 
     def finish(self) -> None:
-        """A measured cycle is over: observe the duration of each extension point."""
+        """A measured cycle has ended: observe the duration of each extension point."""
         for point, seconds in self._seconds.items():
             self._points.observe((point, self._statuses.get(point, "Success"), self._profile), seconds)
         self._seconds.clear()

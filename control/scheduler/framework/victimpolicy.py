@@ -39,8 +39,8 @@ class VictimPolicy:
         return None
 
     def admits(self, state: CycleState, preemptor: PodInfo) -> PluginStatus:
-        """Whether the pod may be scheduled at all, with the pods that the table counts now. Asked beside the filters,
-        because these evaluate nodes only."""
+        """Whether the pod may be scheduled at all, with the pods that the table counts now. Evaluated beside the
+        filters, which evaluate nodes only."""
         return SUCCESS
 
     def none_on(self, node: str, preemptor: PodInfo) -> PluginStatus:

@@ -51,11 +51,11 @@ def routes(pods: Callable[[], Iterable[Pod]], leads: Callable[[], bool]) -> list
     async def page(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
         await response.prepare(request)
-        living = [pod for pod in pods() if not is_terminated(pod)] if leads() else []
-        for name, text, amounts in FAMILIES if living else ():
+        active = [pod for pod in pods() if not is_terminated(pod)] if leads() else []
+        for name, text, amounts in FAMILIES if active else ():
             await response.write(f"# HELP {name} {text}\n# TYPE {name} gauge\n".encode())
-            for begin in range(0, len(living), _PODS_PER_WRITE):
-                pods_written = living[begin : begin + _PODS_PER_WRITE]
+            for begin in range(0, len(active), _PODS_PER_WRITE):
+                pods_written = active[begin : begin + _PODS_PER_WRITE]
                 lines = (line for pod in pods_written for line in series(name, pod, amounts(pod)))
                 await response.write("".join(lines).encode())
                 await asyncio.sleep(0)

@@ -283,7 +283,7 @@ class SchedulingQueue:
                 self._push_active(record, "ForceActivate")
 
     def flush_backoff(self) -> None:
-        """Activate pods whose backoff is over. Called every second."""
+        """Activate pods whose backoff has ended. Called every second."""
         for lane in (self._backoff, self._errors):
             while (record := lane.head()) is not None and not self._backing_off(record):
                 lane.remove(record)

@@ -1,7 +1,7 @@
 """The controller of Reservations: a service of the leader (spec 06 §4.8).
 
-Events of Reservations, their owner pods and nodes queue a Reservation; a living one is also considered again until it
-expires. `lifecycle` decides, and every write is conditional on the version that was read.
+Events of Reservations, their owner pods and nodes queue a Reservation; one that has not ended is also considered
+again until it expires. `lifecycle` decides, and every write is conditional on the version that was read.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class ReservationController:
                 continue  # the pod changed or is gone: its event queues this again
 
     async def collect_garbage(self) -> None:
-        """One round: delete what has been over for long enough."""
+        """One round: delete Reservations that ended long enough ago."""
         if not self._jumps.trusted():
             return
         now, duration = self._clock.now(), float(self._args.gc_duration_seconds)
@@ -165,7 +165,7 @@ class ReservationController:
             except KubeError as error:
                 log.warning("Cannot delete a Reservation", reservation=meta.name, err=error)
             else:
-                log.info("Deleted a Reservation that is over", reservation=meta.name, phase=reservation.status.phase)
+                log.info("Deleted a Reservation that has ended", reservation=meta.name, phase=reservation.status.phase)
 
 
 def _abandoned(reservation: Reservation, uid: str) -> bool:

@@ -44,7 +44,7 @@ class ConsumingPod:
 
 
 def requeue_after(reservation: Reservation, now: float) -> float | None:
-    """Seconds until a living Reservation must be considered again; None: only events can change it."""
+    """Seconds until a Reservation must be considered again; None: only events can change it."""
     moment = None if reservation.status.phase in TERMINAL else expiry(reservation)
     return None if moment is None else min(max(moment - now, MIN_REQUEUE_S), MAX_REQUEUE_S)
 
@@ -74,7 +74,7 @@ def _failed(status: ReservationStatus, message: str, now: float) -> ReservationS
 
 
 def _consumed(reservation: Reservation, owners: Sequence[ConsumingPod], now: float) -> ReservationStatus:
-    """With its present owners; of those that may be used once it is over with the first."""
+    """With its present owners; a Reservation that may be used once has ended with the first of them."""
     status = reservation.status
     offered = bounded(status.allocatable)
     used = to_list(allocated((owner.requests for owner in owners), offered))
@@ -128,7 +128,7 @@ def _not_ready(
 
 
 def collectable(reservation: Reservation, now: float, gc_s: float, *, node_exists: bool) -> bool:
-    """Whether a Reservation that is over may be deleted: long enough ago, or its node is gone."""
+    """Whether a Reservation that has ended may be deleted: it ended long enough ago, or its node is gone."""
     status = reservation.status
     if status.phase not in TERMINAL:
         return False

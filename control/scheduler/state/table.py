@@ -365,7 +365,7 @@ class NodeTable:
 
 
 class Trial:
-    """Pods added and removed on trial, in any order. `undo` reverts everything."""
+    """Pods added and removed tentatively, in any order. `undo` reverts everything."""
 
     def __init__(self, table: NodeTable) -> None:
         self._table = table

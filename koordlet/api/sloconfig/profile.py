@@ -1,7 +1,8 @@
 """`strategy-profile`: one key that selects the strategies from which the other keys' documents start.
 
-An addition to Koordinator. `koordinator`, the default, has Koordinator's defaults. `recommended` protects services by
-itself; a field that is set in another key still takes precedence. docs/colocation.md has what was measured with both.
+An addition to Koordinator. `koordinator`, the default, has Koordinator's defaults. `recommended` protects services
+without more settings; a field that is set in another key still takes precedence. docs/colocation.md has what was
+measured with both.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ class StrategyProfile(Frozen):
     """Which strategies the other keys' documents start from."""
 
     profile: Annotated[
-        str, doc("koordinator (default): Koordinator's defaults. recommended: services are protected by themselves.")
+        str,
+        doc(
+            "koordinator (default): Koordinator's defaults. recommended: services are protected without more settings."
+        ),
     ] = KOORDINATOR
 
 

@@ -46,7 +46,7 @@ _UNKNOWN_SOCKET: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The collectors' recent facts. None: unknown, because the collector has not run yet or has failed for long."""
+    """The collectors' recent facts. None: unknown, because the collector has not run yet or keeps failing."""
 
     xpus: Sequence[XpuInfo] | None = ()
     gpus: Sequence[GpuInfo] | None = ()

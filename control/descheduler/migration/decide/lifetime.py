@@ -22,7 +22,7 @@ def ttl(job: PodMigrationJob) -> float:
 
 
 def has_expired(job: PodMigrationJob, now: float) -> bool:
-    """Whether the time to live is over."""
+    """Whether the time to live has passed."""
     return 0 < ttl(job) <= age(job, now)
 
 

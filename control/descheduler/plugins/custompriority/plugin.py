@@ -63,7 +63,7 @@ class CustomPriority(BalancePlugin):
     def _pods(self, node: NodeRecord) -> list[PodRecord]:
         """The pods that may go, smallest first. Requests are those of the regular containers."""
         args, evictor = self._args, self._handle.evictor
-        pods = [pod for pod in node.living_pods() if args.considers(pod) and evictor.filter(pod) is None]
+        pods = [pod for pod in node.active_pods() if args.considers(pod) and evictor.filter(pod) is None]
         return sorted(pods, key=lambda pod: (*_container_requests(pod), pod.namespace, pod.name))
 
     async def _relieve(self, node: NodeRecord, source: EvictionClass, targets: TargetNodes) -> None:
@@ -85,7 +85,7 @@ class CustomPriority(BalancePlugin):
         """DrainNode: evict all pods if all of them find room, else none. A node without such pods is left alone.
 
         The first refused eviction ends the pass for the node, for example at a limit. A drain that has evicted a pod
-        is then in progress: the node stays cordoned, so that it gets no new pods until a later pass goes on.
+        is then in progress: the node stays cordoned, so that it gets no new pods until a later pass continues.
         """
         pods = self._pods(node)
         remaining = targets.remaining.copy()

@@ -73,7 +73,7 @@ class TargetNodes:
 
 def requested_on(node: NodeRecord, resource: str) -> int:
     """What the pods of the node request; of `pods` their number."""
-    return len(node.living_pods()) if resource == PODS else node.requested.get(resource, 0)
+    return len(node.active_pods()) if resource == PODS else node.requested.get(resource, 0)
 
 
 def _request(pod: PodRecord, resource: str) -> int:

@@ -1,8 +1,8 @@
-"""The plugin InterferenceAware: moves a pod when a service is delayed for long although the node's strategies act.
+"""The plugin InterferenceAware: moves a pod when a service remains delayed although the node's strategies act.
 
 koordlet throttles best-effort culprits within seconds. A delay that every report of many minutes shows is one that the
 node cannot end. Then the main culprit moves, or the service if the culprit may not move or is not known. The
-scheduler's InterferenceAware plugin and node fit keep the pod off nodes with the same trouble. Off by default.
+scheduler's InterferenceAware plugin and node fit keep the pod off nodes with the same interference. Off by default.
 
 Bounded: `maxMovesPerPass`; after a move the node and the pod's workload are left alone for `cooldownSeconds`, also by
 the next leader, so that no workload moves back and forth. The evidence is the job's reason, an Event of the service and

@@ -73,12 +73,12 @@ async def load_table(pool: NodePool, nodes: Sequence[NodeRecord], now: float, ma
         load = node.load
         if load is None or not load.fresh(now, max_age_s):
             continue
-        living = node.living_pods()
+        active = node.active_pods()
         used.append(node)
         loads.append(load)
-        pods.append(living)
-        usage.append([len(living) if name == PODS else load.usage.get(name, 0) for name in resources])
-        prod_usage.append(_prod_usage(living, load, resources))
+        pods.append(active)
+        usage.append([len(active) if name == PODS else load.usage.get(name, 0) for name in resources])
+        prod_usage.append(_prod_usage(active, load, resources))
     capacity = _columns([[node.raw_allocatable.get(name, 0) for name in resources] for node in used], resources)
     total, prod = _columns(usage, resources), _columns(prod_usage, resources)
     low, high = absolute(thresholds.low, thresholds.high, resources, capacity, total, deviation=pool.deviation)

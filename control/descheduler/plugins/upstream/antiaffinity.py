@@ -63,7 +63,7 @@ def _terms(nodes: Iterable[NodeRecord]) -> dict[TopologyDomain, list[KeepAway]]:
     """The required anti-affinity terms of all pods on these nodes; nodes without the topology label have none."""
     terms: dict[TopologyDomain, list[KeepAway]] = {}
     for node in nodes:
-        for pod in node.living_pods():
+        for pod in node.active_pods():
             affinity = pod.pod.spec.affinity
             if affinity is None or affinity.pod_anti_affinity is None:
                 continue

@@ -52,7 +52,7 @@ class UpstreamPlugin(DeschedulerPlugin):
 
     def pods_of(self, node: NodeRecord) -> list[PodRecord]:
         """The chosen pods of a node that are not Succeeded or Failed."""
-        return [pod for pod in node.living_pods() if self.chosen(pod)]
+        return [pod for pod in node.active_pods() if self.chosen(pod)]
 
 
 def by_priority(pod: PodRecord) -> tuple[int, int, float, str]:

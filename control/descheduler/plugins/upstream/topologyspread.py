@@ -76,7 +76,7 @@ class RemovePodsViolatingTopologySpreadConstraint(UpstreamPlugin, BalancePlugin)
         namespaces = self._args.namespaces
         by_namespace: dict[str, list[PodRecord]] = {}
         for node in nodes:
-            for pod in node.living_pods():
+            for pod in node.active_pods():
                 if considered(pod, namespaces, []) and not pod.terminating:
                     by_namespace.setdefault(pod.namespace, []).append(pod)
         return dict(sorted(by_namespace.items()))

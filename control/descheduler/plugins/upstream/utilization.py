@@ -97,7 +97,7 @@ class RequestedNode:
         self.node = node
         self.capacity = {name: node.allocatable.get(name, 0) for name in resources}
         self.requested = {
-            name: len(node.living_pods()) if name == PODS else node.requested.get(name, 0) for name in resources
+            name: len(node.active_pods()) if name == PODS else node.requested.get(name, 0) for name in resources
         }
 
     def percent(self, name: str) -> float:
@@ -133,7 +133,7 @@ class _Utilization(UpstreamPlugin):
         namespaces: NamespaceRule | None = self._args.evictable_namespaces
         pods = [
             pod
-            for pod in node.living_pods()
+            for pod in node.active_pods()
             if considered(pod, namespaces, [])
             and self._handle.evictor.filter(pod) is None
             and targets.mask(pod.placement).any()

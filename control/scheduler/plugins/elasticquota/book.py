@@ -1,7 +1,7 @@
 """Feeds the quotas: pods from the API server are requests, pods that the table counts are use (spec 06 §5.3, §5.4).
 
-The table also counts pods on trial, so admission holds in preemption and in explanations: use without the victims, or
-with the members of a gang that were placed before. Nothing is stored: after a restart the same pods give the same
+The table also counts tentative changes, so admission holds in preemption and in explanations: use without the victims,
+or with the members of a gang that were placed before. Nothing is stored: after a restart the same pods give the same
 figures.
 """
 
@@ -90,7 +90,7 @@ class QuotaBook:
         self.output_change: ElasticQuota | None = None
         """The last version of a quota that differs only in what schedulers write: it cannot help any pod."""
         self.requests_dropped = False
-        """A pod without a node changed or went away, which may give room to others. Reset by the reader."""
+        """A pod without a node changed or was deleted, so others may be admitted. Reset by the reader."""
         self._table.listen(self)
         self._quotas = None if handle.objects is None else handle.objects.informer(ElasticQuota)
         if handle.objects is not None and self._quotas is not None:
@@ -210,7 +210,7 @@ class QuotaBook:
             self.forest.drop_pod(uid)
 
     def drop_expired(self) -> None:
-        """Stop counting terminating pods whose time is over. Called every second."""
+        """Stop counting terminating pods that have passed their deadline. Called every second."""
         now = self._clock.now()
         for uid, (deadline, pod) in list(self._deadlines.items()):
             if now >= deadline:

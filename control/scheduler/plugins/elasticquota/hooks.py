@@ -105,7 +105,7 @@ class QuotaHooks:
             begun = perf_counter()
             try:
                 reason = hook.check_pod(quota, pod)
-            except Exception as error:  # noqa: BLE001 - code of others: the pod stays pending, the scheduler goes on
+            except Exception as error:  # noqa: BLE001 - code of others: the pod stays pending, the scheduler continues
                 reason = f"{type(error).__name__}: {error}"
             finally:
                 self._timed(key, "check_pod", begun)
@@ -129,7 +129,7 @@ class QuotaHooks:
         begun = perf_counter()
         try:
             return function(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - code of others: what it would have added is missing, the scheduler goes on
+        except Exception as error:  # noqa: BLE001 - code of others: its additions are missing, the scheduler continues
             log.once(
                 f"quota-hook:{key}:{operation}",
                 "A hook of ElasticQuota failed",

@@ -120,7 +120,7 @@ class ElasticQuotaPlugin(Plugin):
     def post_filter(self, state: CycleState, pod: PodInfo, failure: FitError) -> PostFilterResult:
         refused = failure.pre_filter is not None and failure.pre_filter.plugin == self.name
         if not refused and not self._preemption.policy.rows(pod):
-            return NOTHING_TO_ADD  # the nodes have no room, and no pod of the quota could make any
+            return NOTHING_TO_ADD  # no node fits, and evicting pods of the quota would not help
         return self._preemption.post_filter(state, pod, failure)
 
     # Controllers
@@ -149,8 +149,8 @@ class ElasticQuotaPlugin(Plugin):
             await task.stop()
 
     def catch_up(self) -> None:
-        """What no event announces: terminating pods whose time is over, and pods without nodes that changed or went
-        away, which may give their room to others."""
+        """Handle what no event announces: terminating pods that have passed their deadline, and changed or deleted pods
+        without nodes, after which others may be admitted."""
         self.book.drop_expired()
         waiting = {uid: pod for uid, pod in self._waiting.items() if self.runtime.queue.pending(pod.key) is not None}
         self._waiting = waiting

@@ -44,7 +44,7 @@ class DownwardNodeInfo:
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
-    """`text` with the values of its variables; raises `EnvError` for a result that no process could be given."""
+    """`text` with the values of its variables; raises `EnvError` if the result is too long for a process."""
     length = len(text) + sum(len(values.get(match[2], "")) for match in _VAR.finditer(text) if match[1] != "$")
     if length > MAX_EXPANDED_CHARACTERS:
         raise EnvError(f"the expanded value has more than {MAX_EXPANDED_CHARACTERS} characters")
