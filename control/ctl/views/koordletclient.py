@@ -11,6 +11,7 @@ import json
 import os
 import ssl
 from collections.abc import Mapping
+from typing import TypeVar
 from urllib.parse import quote
 
 import aiohttp
@@ -22,6 +23,8 @@ from koordlet.api.encoding.wire import WireError, decode
 from koordlet.api.pages.enforcement import Enforcement
 from koordlet.api.pages.interference import PodInterferenceReport
 from koordlet.api.pages.top import Top
+
+T = TypeVar("T")
 
 DEFAULT_URL = "http://127.0.0.1:9316"
 TIMEOUT = aiohttp.ClientTimeout(total=4.0)
@@ -81,15 +84,20 @@ def _allowed(url: str, status: int) -> int:
     return status
 
 
+def _decoded(kind: type[T], url: str, status: int, body: bytes, server: str = "a koordlet") -> T:
+    """The page. Raises KoordletUnreachable if it is not one of `server`."""
+    if status != 200:
+        raise KoordletUnreachable(f"{url} responds with HTTP {status}: is it {server}?", HINT)
+    try:
+        return decode(body, kind, where=url)
+    except WireError as error:
+        raise KoordletUnreachable(f"{error}: is it a koordlet?", HINT) from error
+
+
 async def fetch_top(url: str, session: aiohttp.ClientSession | None = None) -> Top:
     """`/top`; raises KoordletUnreachable."""
     status, body = await _get(url, "/top", session)
-    if status != 200:
-        raise KoordletUnreachable(f"{url}/top responds with HTTP {status}: is it a koordlet?", HINT)
-    try:
-        return decode(body, Top, where=f"{url}/top")
-    except WireError as error:
-        raise KoordletUnreachable(f"{error}: is it a koordlet?", HINT) from error
+    return _decoded(Top, f"{url}/top", status, body)
 
 
 async def fetch_enforcement(url: str, session: aiohttp.ClientSession) -> Enforcement | None:
@@ -97,12 +105,7 @@ async def fetch_enforcement(url: str, session: aiohttp.ClientSession) -> Enforce
     status, body = await _get(url, "/enforcement", session)
     if status == 404:
         return None
-    if status != 200:
-        raise KoordletUnreachable(f"{url}/enforcement responds with HTTP {status}: is it a koordlet?", HINT)
-    try:
-        return decode(body, Enforcement, where=f"{url}/enforcement")
-    except WireError as error:
-        raise KoordletUnreachable(f"{error}: is it a koordlet?", HINT) from error
+    return _decoded(Enforcement, f"{url}/enforcement", status, body)
 
 
 async def fetch_explanation(
@@ -116,14 +119,7 @@ async def fetch_explanation(
             f"the koordlet at {url} does not know pod {namespace}/{pod}",
             "If it is on another node, give that node's koordlet with --koordlet-url; give the namespace with -n.",
         )
-    if status != 200:
-        raise KoordletUnreachable(
-            f"{url}/interference responds with HTTP {status}: is it a koordlet of this release?", HINT
-        )
-    try:
-        return decode(body, PodInterferenceReport, where=f"{url}/interference")
-    except WireError as error:
-        raise KoordletUnreachable(f"{error}: is it a koordlet?", HINT) from error
+    return _decoded(PodInterferenceReport, f"{url}/interference", status, body, "a koordlet of this release")
 
 
 async def fetch_ready(url: str, session: aiohttp.ClientSession | None = None) -> dict[str, str | None]:
