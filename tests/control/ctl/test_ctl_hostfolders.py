@@ -18,9 +18,9 @@ REGISTRATION = "koordlet.json"
 
 @pytest.fixture
 def state_dir(tmp_path: Path) -> Path:
-    made = tmp_path / "state"
-    made.mkdir()
-    return made
+    directory = tmp_path / "state"
+    directory.mkdir()
+    return directory
 
 
 def test_created_directories_are_removed_with_koordlets_registration(state_dir: Path, tmp_path: Path) -> None:
