@@ -127,7 +127,7 @@ def _own_cgroups(paths: list[str], state_dir: Path) -> list[str]:
 
 
 def remove_cgroups(groups: list[str]) -> bool:
-    """Kill and remove the groups in `made` (parents first); False when none existed."""
+    """Kill and remove the groups (parents first); False when none existed."""
     tree = _tree()
     roots = [path for path in groups if tree is not None and tree.exists(path)]
     if tree is None or not roots:

@@ -22,6 +22,7 @@ from koordlet.api.encoding.quantity import BINARY_SI, Quantity
 LOWER_SHARE = 0.5
 UPPER_SHARE = 0.99
 MIN_BOUND_DISTANCE = 0.1
+MIN_CHANGE_PERCENT = 5
 DAY_S = 86_400.0
 
 
@@ -95,10 +96,10 @@ def estimate(container: str, model: ContainerModel, settings: RecommenderSetting
 
 
 def differs(old: RecommendedContainerStatus, new: RecommendedContainerStatus) -> bool:
-    """Whether an amount differs from the old one by more than 5 % of it."""
+    """Whether an amount differs from the old one by more than `MIN_CHANGE_PERCENT` of it."""
     for name in new.resources.keys() | old.resources.keys():
         before, after = old.resources.get(name), new.resources.get(name)
-        if before is None or after is None or 100 * abs(after.nano - before.nano) > 5 * before.nano:
+        if before is None or after is None or 100 * abs(after.nano - before.nano) > MIN_CHANGE_PERCENT * before.nano:
             return True
     return False
 

@@ -35,10 +35,6 @@ TokenIssuer = Callable[[Json, Json], Json]
 _PARTS = ("status", "finalize", "resize", "ephemeralcontainers")
 
 
-async def no_budgets(registry: ObjectRegistry, pod: Json, dry_run: bool) -> None:
-    """The eviction gate of a server without disruption budgets."""
-
-
 class SubresourceHandlers:
     """`gate` rejects evictions (429); `issue` creates a token from the service account and the TokenRequest."""
 

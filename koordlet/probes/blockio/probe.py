@@ -17,7 +17,7 @@ from koordlet.probes.blockio.snapshot import BlockIOSnapshot, IoLosses
 from koordlet.probes.columns import Ints, sum_by
 from koordlet.probes.culprits.owners import OwnerIds
 from koordlet.probes.culprits.reader import MatrixLosses, MatrixReader
-from koordlet.probes.culprits.rows import rows_for, set_rows, share
+from koordlet.probes.culprits.rows import set_rows, share
 from koordlet.probes.culprits.slots import SPECIALS, TAG, SlotTable
 from koordlet.probes.layouts import (
     BLOCK_IO_VERSION,
@@ -77,7 +77,7 @@ class IoSizes:
 
     def __post_init__(self) -> None:
         if self.rows == 0:
-            object.__setattr__(self, "rows", rows_for(self.cpus, MAX_ROWS))
+            object.__setattr__(self, "rows", min(self.cpus, MAX_ROWS))
 
     @classmethod
     def of(cls, cpus: int) -> IoSizes:

@@ -11,11 +11,6 @@ from typing import Any
 import numpy as np
 
 
-def rows_for(cpus: int, most: int) -> int:
-    """One row for each CPU, but at most `most`, which CPUs then share."""
-    return min(cpus, most)
-
-
 def set_rows(config: np.ndarray[Any, Any], rows: int, cpus: int) -> None:
     """Fill in ``struct row_config``."""
     config["rows"] = rows, rows < cpus

@@ -14,7 +14,7 @@ import numpy as np
 from koordlet.probes.columns import sum_by
 from koordlet.probes.culprits.owners import OwnerIds
 from koordlet.probes.culprits.reader import MatrixLosses, MatrixReader
-from koordlet.probes.culprits.rows import rows_for, set_rows, share
+from koordlet.probes.culprits.rows import set_rows, share
 from koordlet.probes.culprits.slots import SPECIALS, TAG, SlotTable
 from koordlet.probes.layouts import NET_CONFIG, NET_CPU, NET_STALL_VERSION, NET_STATS
 from koordlet.probes.loading import libbpf
@@ -66,7 +66,7 @@ class NetSizes:
 
     def __post_init__(self) -> None:
         if self.rows == 0:
-            object.__setattr__(self, "rows", rows_for(self.cpus, MAX_ROWS))
+            object.__setattr__(self, "rows", min(self.cpus, MAX_ROWS))
 
     @classmethod
     def of(cls, cpus: int) -> NetSizes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from koordlet.probes import layouts
-from koordlet.probes.culprits.rows import rows_for, set_rows, share
+from koordlet.probes.culprits.rows import set_rows, share
 from koordlet.probes.culprits.slots import SPECIALS
 
 MAX_CGROUPS = 16384
@@ -47,7 +47,7 @@ class Sizes:
             own = min(MAX_MATRIX, max(MIN_MATRIX, share(OWN_ENTRIES, self.cpus)))
             object.__setattr__(self, "matrix", min(own, share(MAX_OWN_ENTRIES, self.cpus)))
         if self.rows == 0:
-            object.__setattr__(self, "rows", rows_for(self.cpus, MAX_ROWS))
+            object.__setattr__(self, "rows", min(self.cpus, MAX_ROWS))
         for name in ("cgroups", "matrix", "shared", "stamps"):
             value = getattr(self, name)
             if value & (value - 1) or (value < 2 and (name, value) != ("shared", 0)):
