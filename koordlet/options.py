@@ -140,9 +140,9 @@ class KoordletOptions(PageOptions, IgnoredFlags):
     mem_stall_interval: Duration = flag("1s", "how often the memory-stall probe is read", minimum=1)
     mem_stall_window: Duration = flag("10s", "window of memory stalls, their percentiles and culprits", minimum=1)
     oom_interval: Duration = flag("1s", "how often out-of-memory kills are read", minimum=1)
-    block_io_interval: Duration = flag("2s", "how often the block-I/O probe is read", minimum=1)
+    block_io_interval: Duration = flag("1s", "how often the block-I/O probe is read", minimum=1)
     block_io_window: Duration = flag("3s", "window of block-I/O rates, percentiles and culprits", minimum=1)
-    net_stall_interval: Duration = flag("2s", "how often the network-stall probe is read", minimum=1)
+    net_stall_interval: Duration = flag("1s", "how often the network-stall probe is read", minimum=1)
     net_stall_window: Duration = flag("3s", "window of network stalls and culprits", minimum=1)
 
     metric_cache_max_series: int = flag(16384, "maximum number of series per metric kind", minimum=16)

@@ -1,11 +1,11 @@
 """How often interference is judged, and how often the culprit matrix is read: the only place that decides this.
 
 Judging runs every second. Every other round is skipped while no figure is halfway to an alarm, and while judging itself
-is expensive because hundreds of containers are in trouble at once, as on a node that is short of CPUs: judging must not
+is expensive because hundreds of containers are delayed at once, as on a node that is short of CPUs: judging must not
 add to that. Schedule latency is read at the same pace. A new snapshot is never left unjudged.
 
-The culprit matrix is read twice per window while others may delay a container noticeably, once per window while judging
-is expensive as well, and otherwise every 15 seconds.
+The culprit matrix is read in each of the first rounds in which others may delay a container noticeably, then twice per
+window, once per window while judging is expensive as well, and otherwise every 15 seconds.
 
 Where culprits are throttled, the waiting times alone are read twice a second; while they show a noticeable delay, every
 round is judged.
@@ -34,6 +34,9 @@ NOTICEABLE_RATIO = 0.5
 """Fraction of an alarm's threshold from which on a figure is worth a closer look."""
 MATRIX_READINGS_PER_WINDOW = 2
 """While others may delay a container noticeably."""
+FIRST_ROUNDS = 6
+"""Rounds after others began to delay a container noticeably in each of which the matrix is read: until then its shares
+are those of up to `IDLE_MATRIX_SECONDS` before."""
 IDLE_MATRIX_SECONDS = 15.0
 """Between two readings of the matrix otherwise: the shares of culprits change slowly then."""
 
@@ -68,8 +71,8 @@ class Cadence:
         """Whether every other reading and evaluation is enough."""
         self._expensive = False
         """Whether the last evaluation was expensive."""
-        self._suspicious = False
-        """Whether, by the last evidence, others may have delayed a container noticeably."""
+        self._suspicious_rounds = 0
+        """Rounds in a row in which, by the evidence, others may have delayed a container noticeably."""
 
     def skips(self, snapshot: object) -> bool:
         """Whether this round is skipped; `snapshot` is the latest schedule-latency snapshot."""
@@ -79,8 +82,8 @@ class Cadence:
         return self._skipped
 
     def suspect(self, suspicious: bool) -> None:
-        """Whether, by the latest evidence, others may have delayed a container noticeably."""
-        self._suspicious = suspicious
+        """Whether, by this round's evidence, others may have delayed a container noticeably."""
+        self._suspicious_rounds = self._suspicious_rounds + 1 if suspicious else 0
 
     def hurry(self) -> None:
         """Do not skip the next round: short evidence shows that a container may be delayed."""
@@ -92,10 +95,12 @@ class Cadence:
         start = self._cpu_clock()
         yield
         self._expensive = self._cpu_clock() - start > EXPENSIVE_CPU_SECONDS
-        self.relaxed = self._expensive or not (self._suspicious or near_alarm())
+        self.relaxed = self._expensive or not (self._suspicious_rounds or near_alarm())
 
     def matrix_interval(self, window_seconds: float) -> float:
         """Seconds between two readings of the culprit matrix."""
-        if not self._suspicious:
+        if not self._suspicious_rounds:
             return IDLE_MATRIX_SECONDS
-        return window_seconds if self._expensive else window_seconds / MATRIX_READINGS_PER_WINDOW
+        if self._expensive:
+            return window_seconds
+        return 0.0 if self._suspicious_rounds <= FIRST_ROUNDS else window_seconds / MATRIX_READINGS_PER_WINDOW

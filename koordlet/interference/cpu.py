@@ -27,6 +27,7 @@ from koordlet.interference.hypervisor import Steal
 from koordlet.interference.model import Floats, ResourceEvidence, ratio
 from koordlet.interference.rows import ContainerRows
 from koordlet.metricsadvisor.stalls.attribution import CulpritTime
+from koordlet.metricsadvisor.stalls.window import JITTER_RATIO
 from koordlet.probes.columns import sum_by
 from koordlet.probes.histogram import quantiles
 from koordlet.probes.schedlatency.snapshot import SchedLatencySnapshot, diff
@@ -68,7 +69,8 @@ class CpuWindow:
         if snapshots and snapshots[-1].time_ns >= snapshot.time_ns:
             return
         snapshots.append(snapshot)
-        while len(snapshots) > 2 and snapshot.time_ns - snapshots[1].time_ns >= self._seconds * 1e9:
+        shortest_ns = self._seconds * (1.0 - JITTER_RATIO) * 1e9
+        while len(snapshots) > 2 and snapshot.time_ns - snapshots[1].time_ns >= shortest_ns:
             snapshots.popleft()
 
     def sums(self) -> tuple[SchedLatencySnapshot, float] | None:

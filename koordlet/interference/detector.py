@@ -48,8 +48,10 @@ from koordlet.metricsadvisor.stalls.attribution import CulpritTime
 from koordlet.statesinformer.pods.model import Subject
 
 NEIGHBOUR, SELF = (CAUSES.index(cause) for cause in (Cause.NEIGHBOUR, Cause.SELF))
-FADING_RATIO = 0.5
+FADING_RATIO = 0.25
 """Seconds of suspicion forgotten per quiet second."""
+JITTER_SECONDS = 0.1
+"""Rounds come a little early or late. Without this tolerance every second duration would take one more round."""
 USUAL_QUANTILE = 0.95
 USUAL_SECONDS = 5.0
 """Between two computations of `usual`, which changes slowly."""
@@ -261,7 +263,7 @@ class Detector:
             return
         since, began = self._since[rows], self._began[rows]
         low = scores < (strategy.leave_percent or 100) / 100
-        min_seconds = strategy.min_duration_seconds or 0
+        min_seconds = (strategy.min_duration_seconds or 0) - JITTER_SECONDS
         again = (old == _QUIET) & high & (suspected > 0.0)
         suspected += dt * (again | ((old == _SUSPECTED) & ~low))
         suspected -= dt * FADING_RATIO * ((old <= _SUSPECTED) & low)

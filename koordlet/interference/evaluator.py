@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koordlet.api.sloconfig.interference import InterferenceStrategy
-from koordlet.interference.detector import Detector
+from koordlet.interference.detector import NEIGHBOUR, Detector
 from koordlet.interference.history import History
 from koordlet.interference.model import CAUSES, RESOURCES, AlarmState, Cause, Evidence, Track, Verdict, WaitResource
 from koordlet.interference.strategy import StrategySource
@@ -87,6 +87,12 @@ class InterferenceEvaluator:
     def near_alarm(self, score: float) -> bool:
         """Whether there is a verdict, or a container whose score is at least `score`."""
         return bool(self.verdicts) or bool((self.detector.scores >= score).any())
+
+    def is_rising(self, resource: WaitResource, score: float) -> bool:
+        """Whether a container without an alarm has at least this score, caused by others."""
+        column, detector = RESOURCES.index(resource), self.detector
+        high = np.flatnonzero(detector.scores[:, column, NEIGHBOUR] >= score)
+        return high.size > 0 and bool((detector.states()[high, column, NEIGHBOUR] <= AlarmState.SUSPECTED).any())
 
     def step(self) -> None:
         """Evaluate the window that ends now."""

@@ -100,6 +100,11 @@ class Interference:
             [AlarmPublisher(auditor, recorder, clock=clock)],
             clock=clock,
         )
+        self._quick_collectors = (
+            (WaitResource.IO, collectors.block_io),
+            (WaitResource.NETWORK, collectors.network),
+        )
+        """Collectors that are read in every round only while their figures approach an alarm."""
         self._clock = clock
         self._short = ShortCpuEvidence(advisor, cpu, detector.alarm_threshold, cpu_usage, cpu_clock)
         self._suspicions = Suspicions()
@@ -114,6 +119,8 @@ class Interference:
         with self._cadence.judging(lambda: self.evaluator.near_alarm(NOTICEABLE_RATIO)):
             self.evaluator.step()
         self._advisor.sched_latency.relax(self._cadence.relaxed)
+        for resource, collector in self._quick_collectors:
+            collector.relax(not self.evaluator.is_rising(resource, NOTICEABLE_RATIO))
 
     def look(self) -> None:
         """Look at the short evidence, if culprits of CPU interference are throttled."""

@@ -92,6 +92,12 @@ class ProbeCollector(ABC, Generic[S, F]):
         self._span: tuple[S, S, float] | None = None
         """What `figures` is to be derived from; None once it was."""
         self._source: SourceOf[S] | None = None
+        self._relaxed = False
+        self._skipped = False
+
+    def relax(self, relaxed: bool) -> None:
+        """Whether every other round is enough, by the consumer that evaluates the figures."""
+        self._relaxed = relaxed
 
     def attach(self, source: SourceOf[S] | None) -> None:
         """Read `source` from now on: a probe may be opened after its collector was made."""
@@ -116,6 +122,12 @@ class ProbeCollector(ABC, Generic[S, F]):
         return self._figures
 
     def read(self) -> None:
+        """One round; every other one is skipped while relaxed."""
+        self._skipped = self._relaxed and not self._skipped
+        if not self._skipped:
+            self.read_source()
+
+    def read_source(self) -> None:
         """Read the probe."""
         if self._source is None:
             return

@@ -76,7 +76,7 @@ class InterferenceStrategy(Frozen):
 DEFAULT: Final = InterferenceStrategy(
     enable=True,
     window_seconds=3,
-    min_duration_seconds=4,
+    min_duration_seconds=3,
     leave_percent=60,
     half_life_seconds=1200,
     learn_seconds=60,

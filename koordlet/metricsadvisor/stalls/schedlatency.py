@@ -67,23 +67,14 @@ class SchedLatencyCollector(ProbeCollector[SchedLatencySnapshot, SubjectLatency]
 
     def __init__(self, context: ProbeContext, window_seconds: float = 10.0) -> None:
         super().__init__(context, window_seconds)
-        self._relaxed = False
-        self._skipped = False
         self._culprits = CulpritWindow(window_seconds)
         self._reading: MatrixReading | None = None
         self._queried_at = -READER_TTL_S
         self._grouped: tuple[int, Ints, tuple[list[Subject], Ints]] | None = None
 
-    def relax(self, relaxed: bool) -> None:
-        """Whether every other round is enough, by the consumer that evaluates the figures."""
-        self._relaxed = relaxed
-
-    def read(self) -> None:
-        """One round; every other one is skipped while `relax` returns true."""
-        self._skipped = self._relaxed and not self._skipped
-        if self._skipped:
-            return
-        super().read()
+    def read_source(self) -> None:
+        """Read the snapshot, and the culprit matrix when it is due."""
+        super().read_source()
         latest = self.latest
         if latest is None:
             return

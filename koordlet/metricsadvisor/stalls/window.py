@@ -10,6 +10,9 @@ from typing import Generic, Protocol, TypeVar
 
 PARTS = 4
 """Parts of a window between the snapshots that are kept."""
+JITTER_RATIO = 0.05
+"""Part of a window by which it may be shorter than requested: readings come a little early or late, and without this
+tolerance every second window would be one reading longer."""
 
 
 class Snapshot(Protocol):
@@ -40,7 +43,7 @@ class SnapshotWindow(Generic[S]):
         if self.latest is not None and self.latest.source != snapshot.source:
             self._kept.clear()
         self.latest = snapshot
-        horizon = snapshot.time_ns - self.seconds * 1e9
+        horizon = snapshot.time_ns - self.seconds * (1.0 - JITTER_RATIO) * 1e9
         while len(self._kept) > 1 and self._kept[1].time_ns <= horizon:
             self._kept.popleft()
         if not self._kept or snapshot.time_ns - self._kept[-1].time_ns >= self.seconds * 1e9 / PARTS:

@@ -35,6 +35,8 @@ TASK, BLKIO, MEMORY, SPECIAL, UNIFIED, NETNS = OWNER_SPACE.values()
 ID_MASK = (1 << TAG_SPACE_SHIFT) - 1
 MAX_RETRY_S = 64.0
 """The longest pause between two searches for an id that was not found."""
+MAX_NAMESPACE_RETRY_S = 4.0
+"""The same for a network namespace: the kernel reuses its number at once, so an unknown one may be a new pod's."""
 PAUSE_PER_CPU_SECOND = 500
 """A walk is followed by a pause of this many times its CPU time, so that it uses at most 0.2 % of a CPU: where foreign
 processes come and go, unknown ids never end."""
@@ -130,9 +132,10 @@ class OwnerIds:
         pause = max(PAUSE_PER_CPU_SECOND * (time.thread_time() - used), self._min_interval)
         self._next_walk[space] = now + min(pause, MAX_PAUSE_INTERVALS * self._min_interval)
         self._known.update((owner_tag(space, number), key) for number, key in keys.items())
+        longest = MAX_NAMESPACE_RETRY_S if space == NETNS else MAX_RETRY_S
         for number in numbers - keys.keys():
             wait = self._unknown.get(owner_tag(space, number), (0.0, self._min_interval))[1]
-            self._unknown[owner_tag(space, number)] = (now + wait, min(2 * wait, MAX_RETRY_S))
+            self._unknown[owner_tag(space, number)] = (now + wait, min(2 * wait, longest))
 
     def alive(self, tags: Ints, live: frozenset[int]) -> frozenset[int]:
         """The tags whose cgroup is in `live`, or that stand for no cgroup."""

@@ -14,7 +14,8 @@ from koordlet.probes.culprits.reader import MatrixReading
 
 
 class CulpritWindow:
-    """As long as a `SnapshotWindow` of the same seconds, or as the time between two readings if that is longer.
+    """As long as a `SnapshotWindow` of the same seconds, or as the time between two readings if that is longer. A part
+    that is longer than the window is left out once a newer one exists: its average would hide what is new.
 
     Memory: one `MatrixReading`, and the matrix of each part of the window."""
 
@@ -42,8 +43,12 @@ class CulpritWindow:
         self._last = reading
         self._pushed = None
         horizon = reading.time_ns - self.seconds * 1e9
-        while len(self._added) > 1 and self._added[1][0] <= horizon:
+        while len(self._added) > 1 and (self._added[1][0] <= horizon or self._is_long(0)):
             self._added.popleft()
+
+    def _is_long(self, part: int) -> bool:
+        """Whether a part that has a successor is longer than the window."""
+        return self._added[part + 1][0] - self._added[part][0] > self.seconds * 1e9
 
     def until(self, now: MatrixReading) -> tuple[CulpritMatrix, float] | None:
         """(what was added from the window's begin to `now`, in how many seconds). A pair may occur several times. None

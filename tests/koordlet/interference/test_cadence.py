@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from koordlet.api.sloconfig.interference import DEFAULT
 from koordlet.audit import NullAuditor
-from koordlet.interference.cadence import EXPENSIVE_CPU_SECONDS, IDLE_MATRIX_SECONDS, NOTICEABLE_RATIO, Cadence
+from koordlet.interference.cadence import (
+    EXPENSIVE_CPU_SECONDS,
+    FIRST_ROUNDS,
+    IDLE_MATRIX_SECONDS,
+    NOTICEABLE_RATIO,
+    Cadence,
+)
+from koordlet.interference.model import WaitResource
 from koordlet.interference.service import Interference, StallCollectors
 from koordlet.prometheus import Registries
+from tests.koordlet.interference.conftest import Make
+
+assert DEFAULT.cpu is not None
+assert DEFAULT.cpu.lost_percent is not None
+HALF_WAY = NOTICEABLE_RATIO * DEFAULT.cpu.lost_percent / 100
 
 
-class SchedLatency:
+class Collector:
     """Records the pace; its snapshot is set by the test."""
 
     latest: object = None
     relaxed = False
+    source = "none"
 
     def relax(self, relaxed: bool) -> None:
         self.relaxed = relaxed
@@ -29,7 +42,8 @@ class Advisor:
 
     def __init__(self) -> None:
         self.evaluations = 0
-        self.sched_latency = SchedLatency()
+        self.sched_latency = Collector()
+        self.block_io, self.net_stall = Collector(), Collector()
         self.use = self
         self.pressure = None
 
@@ -39,11 +53,10 @@ class Advisor:
 
 
 def service(advisor: Any, cpu_clock: Any = lambda: 0.0) -> Interference:
-    collectors: Any = StallCollectors(*(SimpleNamespace() for _ in range(3)), cpi=None)  # type: ignore[arg-type, misc]
     return Interference(
         advisor,
         Registries(),
-        collectors,
+        StallCollectors(Collector(), advisor.block_io, advisor.net_stall, cpi=None),  # type: ignore[arg-type]
         node_slo=lambda: None,
         auditor=NullAuditor(),
         recorder=None,
@@ -57,6 +70,15 @@ def service(advisor: Any, cpu_clock: Any = lambda: 0.0) -> Interference:
 @pytest.fixture
 def advisor() -> Any:
     return Advisor()
+
+
+def lose(
+    interference: Interference, make: type[Make], *losses: float, resource: WaitResource = WaitResource.CPU
+) -> None:
+    """Let a container lose these shares of its time, one per second."""
+    node = make.node(make.container("web"))
+    for second, loss in enumerate(losses):
+        interference.evaluator.detector.step(node.evidence([loss], resource=resource), float(second), DEFAULT)
 
 
 def evaluations(interference: Interference, advisor: Any, steps: int = 6) -> int:
@@ -81,9 +103,9 @@ def test_a_new_snapshot_is_never_left_unjudged(advisor: Any) -> None:
         assert advisor.evaluations == 1 + number
 
 
-def test_a_score_halfway_to_an_alarm_keeps_every_round(advisor: Any) -> None:
+def test_a_score_halfway_to_an_alarm_keeps_every_round(advisor: Any, make: type[Make]) -> None:
     interference = service(advisor)
-    interference.evaluator.detector.scores = np.full((1, 5, 2), NOTICEABLE_RATIO)
+    lose(interference, make, HALF_WAY)
     assert evaluations(interference, advisor) == 6
     assert not advisor.sched_latency.relaxed
 
@@ -106,6 +128,9 @@ def test_a_noticeable_loss_keeps_every_round_and_reads_the_matrix_often() -> Non
                     pass
         return number
 
+    for _ in range(FIRST_ROUNDS):
+        cadence.suspect(True)
+        assert (judged(1), cadence.matrix_interval(3.0)) == (1, 0.0)
     cadence.suspect(True)
     assert (judged(6), cadence.matrix_interval(3.0)) == (6, 1.5)
     cadence.suspect(False)
@@ -121,7 +146,8 @@ def test_a_noticeable_loss_keeps_every_round_and_reads_the_matrix_often() -> Non
 def test_the_matrix_is_read_once_per_window_while_judging_is_expensive(cpu_seconds: float, interval: float) -> None:
     readings = iter(np.arange(0.0, 1000.0, cpu_seconds))
     cadence = Cadence(lambda: float(next(readings)))
-    cadence.suspect(True)
+    for _ in range(FIRST_ROUNDS + 1):
+        cadence.suspect(True)
     with cadence.judging(lambda: True):
         pass
     assert cadence.matrix_interval(3.0) == interval
@@ -132,8 +158,24 @@ def test_the_matrix_is_read_once_per_window_while_judging_is_expensive(cpu_secon
     [(EXPENSIVE_CPU_SECONDS / 2, 6), (2 * EXPENSIVE_CPU_SECONDS, 3)],
     ids=["cheap", "expensive"],
 )
-def test_expensive_judging_skips_rounds_even_during_alarms(advisor: Any, cpu_seconds: float, number: int) -> None:
+def test_expensive_judging_skips_rounds_even_during_alarms(
+    advisor: Any, make: type[Make], cpu_seconds: float, number: int
+) -> None:
     readings = iter(np.arange(0.0, 1000.0, cpu_seconds))
     interference = service(advisor, lambda: float(next(readings)))
-    interference.evaluator.detector.scores = np.full((1, 5, 2), NOTICEABLE_RATIO)
+    lose(interference, make, HALF_WAY)
     assert evaluations(interference, advisor) == number
+
+
+@pytest.mark.parametrize(
+    ("losses", "relaxed"),
+    [([0.1], True), ([0.2], False), ([0.9], False), ([0.9] * 5, True)],
+    ids=["quiet", "half-way", "suspected", "alarm"],
+)
+def test_disks_are_read_in_every_round_only_while_their_figures_approach_an_alarm(
+    advisor: Any, make: type[Make], losses: list[float], relaxed: bool
+) -> None:
+    interference = service(advisor)
+    lose(interference, make, *losses, resource=WaitResource.IO)
+    interference.step()
+    assert (advisor.block_io.relaxed, advisor.net_stall.relaxed) == (relaxed, True)

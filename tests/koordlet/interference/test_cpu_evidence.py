@@ -189,6 +189,17 @@ def test_the_window_slides_and_restarts_with_another_source() -> None:
     assert window.sums() is None
 
 
+def test_a_snapshot_that_comes_early_does_not_make_the_window_longer() -> None:
+    window = CpuWindow(2.0)
+    for second in (0.0, 1.01, 2.0, 3.01, 4.0):
+        window.push(snapshot(second))
+    _, seconds = window.sums()  # type: ignore[misc]
+    assert seconds == 2.0
+    window.push(snapshot(4.95))
+    _, seconds = window.sums()  # type: ignore[misc]
+    assert seconds == pytest.approx(1.94)
+
+
 def test_culprits_are_those_of_the_window() -> None:
     window = CulpritWindow(2.0)
     assert window.due(0, 2.0)

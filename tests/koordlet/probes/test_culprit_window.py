@@ -50,6 +50,16 @@ def test_after_a_pause_a_window_has_no_older_parts() -> None:
     assert total(window, reading(112, 57)) == ({(700, 500): 7}, 12)
 
 
+def test_a_part_longer_than_the_window_is_left_out_once_there_is_a_newer_one() -> None:
+    window = CulpritWindow(3)
+    window.push(reading(0, 10))
+    window.push(reading(15, 50))
+    assert window.pushed() is not None
+    assert total(window, reading(15.5, 51)) == ({(700, 500): 41}, 15.5)
+    window.push(reading(16, 54))
+    assert total(window, reading(16.5, 56)) == ({(700, 500): 6}, 1.5)
+
+
 def test_another_source_starts_a_new_window() -> None:
     window = CulpritWindow(10)
     window.push(reading(0, 10))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from koordlet.probes.blockio.files import BlockFiles, counts_only
 from koordlet.probes.blockio.snapshot import DISCARD, READ, WRITE, BlockIOSnapshot, diff
-from koordlet.probes.culprits.owners import BLKIO, NETNS, SPECIAL, TASK, OwnerIds, owner_tag
+from koordlet.probes.culprits.owners import BLKIO, MAX_NAMESPACE_RETRY_S, NETNS, SPECIAL, TASK, OwnerIds, owner_tag
 from koordlet.probes.culprits.slots import special_key
 from koordlet.system.cgroup import members
 from koordlet.system.cgroup.blockio import DiskUse, parse_blkio, parse_io_stat
@@ -158,6 +158,21 @@ def test_an_unknown_id_is_searched_for_less_and_less_often(trees: tuple[OwnerIds
     assert ids.translate(np.array([unknown, newcomer])).tolist() == [unknown, inode(root / "cpu/pod/one")]
     ids.translate(np.array([unknown]), walk=True)
     assert searches[-2:] == [399, 399]
+
+
+def test_a_reused_namespace_number_is_found_soon(trees: tuple[OwnerIds, Path]) -> None:
+    _, root = trees
+    now = 0.0
+    ids = OwnerIds(root / "cpu", {}, root / "proc", clock=lambda: now)
+    (root / "cpu/lone/cgroup.procs").write_text("")
+    tag = np.array([owner_tag(NETNS, inode(root / "ns/lone"))])
+    for second in range(60):  # its pod is gone; its counters are not yet
+        now = float(second)
+        assert ids.translate(tag).tolist() == tag.tolist()
+    (root / "cpu/late").mkdir()
+    (root / "cpu/late/cgroup.procs").write_text("13\n")
+    now += MAX_NAMESPACE_RETRY_S
+    assert ids.translate(tag).tolist() == [inode(root / "cpu/late")]
 
 
 def test_cgroups_are_asked_for_their_namespace_less_and_less_often(

@@ -153,6 +153,13 @@ class Container:
         """Make it again under its old name."""
         self.tree.mkdir(self.dir)
 
+    def nested(self, directory: str) -> Container:
+        """A cgroup below the container's, as systemd or a container runtime in the container makes it."""
+        inner = Container(self.tree, self.pod_uid, self.hash, f"{self.dir}/{directory}")
+        inner.make()
+        self.tree.containers.append(inner)
+        return inner
+
 
 class PodTree:
     """kubepods below one group of ours, in every hierarchy that koordlet reads; `disks`: that of block I/O too."""

@@ -72,6 +72,25 @@ def test_a_neighbour_is_named_and_an_end_comes(stage: Any, tools: Any, cpus: Any
     victim.end()
 
 
+def test_processes_in_cgroups_below_a_container_belong_to_it(
+    trees: Callable[..., Any], views: Any, koordlets: Any, tools: Any, cpus: Any
+) -> None:
+    """A service below systemd in its container, and a build that a container runtime runs inside of a container."""
+    tree = trees(weight=100)
+    (victim,), (builder,) = tree.pod(KubeQOS.BURSTABLE), tree.pod(KubeQOS.BESTEFFORT)
+    service, build = victim.nested("system.slice/web.service"), builder.nested(f"docker/{'d' * 64}")
+    koordlet = koordlets(views(tree)).wait()
+    service.run(tools.duty(*SERVICE), cpus[0])
+    build.run(tools.BURN, cpus[0])
+    tools.until(
+        lambda: [v for v in alarms(koordlet, victim) if v.cause == "neighbour"], "an alarm because of the build"
+    )
+    (verdict,) = [v for v in alarms(koordlet, victim) if v.cause == "neighbour"]
+    assert (verdict.culprits[0].pod, verdict.culprits[0].name) == (builder.pod_uid, builder.name)
+    containers = [row["id"] for row in koordlet.top()["rows"] if row["kind"] == "container"]
+    assert sorted(containers) == sorted((victim.key, builder.key))
+
+
 def test_own_quota_is_not_blamed_on_others(stage: Any, tools: Any, cpus: Any) -> None:
     koordlet, _, _, meter = stage
     meter.quota(0.2)
