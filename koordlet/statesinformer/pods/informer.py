@@ -115,7 +115,7 @@ class PodsInformer:
             raise
         self.answered = True
         if not pods:
-            self.error = "the kubelet returned no pods; keeping the known ones"
+            self.error = "the kubelet returned no pods; keeping the known ones" if self.pods else ""
             return
         if request > self._last_applied:
             self._last_applied = request

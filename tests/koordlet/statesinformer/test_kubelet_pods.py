@@ -122,6 +122,13 @@ async def test_pods_get_qos_cgroups_and_their_containers(client: KubeletClient) 
     assert (informer.synced, informer.error) == (True, "")
 
 
+async def test_a_node_without_pods_is_no_problem(kubelet: Kubelet, client: KubeletClient) -> None:
+    kubelet.answer = {"items": []}
+    informer = PodsInformer(client, lambda: CgroupDriver.SYSTEMD)
+    await informer.sync()
+    assert (informer.answered, informer.synced, informer.error) == (True, False, "")
+
+
 async def test_a_terminated_pod_has_no_sandbox_to_look_for(kubelet: Kubelet, client: KubeletClient) -> None:
     finished = pod("b", "uid-b")
     finished["status"]["phase"] = "Succeeded"
