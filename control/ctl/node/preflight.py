@@ -20,8 +20,10 @@ from control.standalone.kubelet.cgroups import ownermark
 from control.standalone.kubelet.cgroups.directories import CgroupError, CgroupTree
 from control.standalone.kubelet.cgroups.naming import CgroupNames, Driver
 from control.standalone.kubelet.cgroups.ownermark import CgroupMark
+from koordlet.system.mounts import Mount, parse_mountinfo
 
 CGROUP_MOUNT = Path("/sys/fs/cgroup")
+SYS = Path("/sys")
 FREE_PORT_RANGE = range(20_000, 32_000)
 """Free ports are chosen below net.ipv4.ip_local_port_range and above conventional daemon ports."""
 NO_ROOT_HINT = (
@@ -45,6 +47,8 @@ class PreflightFacts:
     """Kubepods root -> the other node that owns it, by its mark."""
     busy_ports: Mapping[str, int] = field(default_factory=dict)
     """Part -> its port, which another process uses."""
+    sys_is_private: bool = False
+    """Whether the mount at /sys is private, so that containers with mount propagation cannot have it."""
 
 
 def collect_facts(kubelet_root: Path, ports: Mapping[str, int], mount: Path = CGROUP_MOUNT) -> PreflightFacts:
@@ -62,11 +66,12 @@ def collect_facts(kubelet_root: Path, ports: Mapping[str, int], mount: Path = CG
         own_groups=frozenset(made_by_kubelet(kubelet_root)),
         others=other_nodes(tree, kubelet_root.parent) if tree is not None else {},
         busy_ports={part: port for part, port in ports.items() if port_busy(port)},
+        sys_is_private=is_private(parse_mountinfo(Path("/proc/self/mountinfo").read_text()), SYS),
     )
 
 
-def refuse(facts: PreflightFacts, wanted: Collection[str]) -> None:
-    """Raise CtlError unless the parts `wanted` can be started."""
+def refuse(facts: PreflightFacts, wanted: Collection[str], *, bare: bool = False) -> None:
+    """Raise CtlError unless the parts `wanted` can be started. `bare`: koordlet will be installed as a pod."""
     needs_root = set(wanted) & {"kubelet", "koordlet"}
     if needs_root and facts.uid != 0:
         parts = " and ".join(sorted(needs_root))
@@ -98,9 +103,22 @@ def refuse(facts: PreflightFacts, wanted: Collection[str]) -> None:
             "another `koordctl up`, take it down first: koordctl down --state-dir <its directory>. A leftover without "
             f"processes goes with: find {CGROUP_MOUNT} -depth -type d -path '*/{foreign[0]}*' -exec rmdir {{}} +",
         )
+    if bare and "kubelet" in wanted and facts.sys_is_private:
+        raise CtlError(
+            "the mount at /sys is private: koordlet's pod needs mount propagation there",
+            "Run `mount --make-rshared /`, as systemd does at boot, or `make demo-install`, which has its own mounts.",
+        )
     for part, port in facts.busy_ports.items():
         option = "--port" if part == "apiserver" else f"--{part}-port"
         raise CtlError(f"port {port} for {part} is in use", f"Choose another with {option} (0: a free one).")
+
+
+def is_private(mounts: Iterable[Mount], path: Path) -> bool:
+    """Whether the mount that holds `path` neither shares nor receives later mounts."""
+    holders = [mount for mount in mounts if path.is_relative_to(mount.point)]
+    deepest = max((len(mount.point.parts) for mount in holders), default=0)
+    visible = [mount for mount in holders if len(mount.point.parts) == deepest]
+    return bool(visible) and not visible[-1].propagates
 
 
 def other_nodes(tree: CgroupTree, own: Path) -> dict[str, CgroupMark]:

@@ -94,7 +94,7 @@ async def up(
             settings = decide(settings, "kubelet" in running, containers.unusable(state_dir))
         ports = {part.name: part.port(settings) for part in missing if part in of(settings) and part.port is not None}
         facts = preflight.collect_facts(layout.kubelet_root, ports)
-        preflight.refuse(facts, {part.name for part in missing})
+        preflight.refuse(facts, {part.name for part in missing}, bare=settings.bare)
         supervisor.settle(settings)
         for part in wanted:
             if part not in of(settings) or (part.runtime and "kubelet" in without):

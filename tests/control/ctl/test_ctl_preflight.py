@@ -11,6 +11,7 @@ from control.ctl.errors import CtlError
 from control.ctl.node import preflight
 from control.ctl.node.preflight import PreflightFacts
 from control.standalone.kubelet.cgroups.ownermark import CgroupMark
+from koordlet.system.mounts import parse_mountinfo
 from tests.ports import free_port
 
 ALL = {"apiserver", "kubelet", "koordlet"}
@@ -104,3 +105,27 @@ def test_unknown_parts_are_named() -> None:
     with pytest.raises(CtlError, match="unknown part 'scheduler'") as caught:
         preflight.refuse_unknown_parts(["kubelet", "scheduler"], ("apiserver", "kubelet"))
     assert "apiserver, kubelet" in caught.value.hint
+
+
+MOUNTINFO = """\
+20 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw
+21 20 0:5 / /sys rw,nosuid {sys}- sysfs sysfs rw
+22 21 0:6 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("propagation", "private"), [("", True), ("shared:7 ", False), ("master:7 ", False), ("unbindable ", True)]
+)
+def test_the_mount_that_holds_a_path_decides(propagation: str, private: bool) -> None:
+    mounts = parse_mountinfo(MOUNTINFO.format(sys=propagation))
+    assert preflight.is_private(mounts, Path("/sys")) is private
+    assert not preflight.is_private(mounts, Path("/home"))
+
+
+def test_a_bare_node_needs_mount_propagation() -> None:
+    facts = PreflightFacts(uid=0, sys_is_private=True)
+    with pytest.raises(CtlError, match="/sys is private") as caught:
+        preflight.refuse(facts, ALL, bare=True)
+    assert "mount --make-rshared /" in caught.value.hint
+    preflight.refuse(facts, ALL)
