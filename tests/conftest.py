@@ -136,8 +136,8 @@ class ChildCgroup:
         """Give *path*'s parent every controller that its own parent offers (v2)."""
         parent = path.parent
         offered = (parent / "cgroup.controllers").read_text().split()
-        wanted = " ".join(f"+{controller}" for controller in offered if controller in CONTROLLERS)
-        (parent / "cgroup.subtree_control").write_text(wanted)
+        enabled = " ".join(f"+{controller}" for controller in offered if controller in CONTROLLERS)
+        (parent / "cgroup.subtree_control").write_text(enabled)
 
 
 def _rmdir(path: Path) -> None:

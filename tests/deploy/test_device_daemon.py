@@ -54,8 +54,8 @@ def test_koordlet_reads_the_directory_that_it_writes() -> None:
     (container,) = pod["containers"]
     (infos,) = (word.partition("=")[2] for word in container["args"] if word.startswith("--xpu-device-infos-dir="))
     outside = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
-    seen = {mount["mountPath"]: outside[mount["name"]] for mount in container["volumeMounts"]}
-    inside = next(path for path in seen if PurePosixPath(infos).is_relative_to(path) and path != "/")
-    read = PurePosixPath(seen[inside]) / PurePosixPath(infos).relative_to(inside)
+    mounts = {mount["mountPath"]: outside[mount["name"]] for mount in container["volumeMounts"]}
+    inside = next(path for path in mounts if PurePosixPath(infos).is_relative_to(path) and path != "/")
+    read = PurePosixPath(mounts[inside]) / PurePosixPath(infos).relative_to(inside)
     written = resolve(own["spec"]["template"]["spec"]["containers"][0]["args"], {}).output
     assert read == PurePosixPath(written).parent

@@ -58,10 +58,10 @@ def test_images_have_a_version_and_are_of_no_registry() -> None:
 def test_every_object_has_the_recommended_labels_and_no_selector_uses_them() -> None:
     for obj in objects(*FOLDERS):
         labels = obj["metadata"]["labels"]
-        wanted = {"app.kubernetes.io/part-of": "koordinator", "app.kubernetes.io/version": VERSION}
-        assert wanted.items() <= labels.items(), obj["metadata"]["name"]
+        recommended = {"app.kubernetes.io/part-of": "koordinator", "app.kubernetes.io/version": VERSION}
+        assert recommended.items() <= labels.items(), obj["metadata"]["name"]
         if obj["kind"] in SELECTED:
-            assert wanted.items() <= obj["spec"]["template"]["metadata"]["labels"].items()
+            assert recommended.items() <= obj["spec"]["template"]["metadata"]["labels"].items()
             assert list(obj["spec"]["selector"]["matchLabels"]) == ["koord-app"]
 
 

@@ -185,7 +185,7 @@ def test_auth_can_i_answers(cluster: Cluster) -> None:
 
 def test_the_official_client_watches(cluster: Cluster) -> None:
     core = client.CoreV1Api(config.new_client_from_config(str(cluster.kubeconfig)))
-    seen: list[tuple[str, str]] = []
+    events: list[tuple[str, str]] = []
     listed = core.list_namespaced_config_map(cluster.namespace).metadata.resource_version
 
     def look() -> None:
@@ -193,7 +193,7 @@ def test_the_official_client_watches(cluster: Cluster) -> None:
         list_arguments = (core.list_namespaced_config_map, cluster.namespace)
         for event in stream.stream(*list_arguments, resource_version=listed, timeout_seconds=120):
             if event["object"].metadata.name == "watched":
-                seen.append((event["type"], (event["object"].data or {}).get("k", "")))
+                events.append((event["type"], (event["object"].data or {}).get("k", "")))
                 if event["type"] == "DELETED":
                     stream.stop()
 
@@ -204,7 +204,7 @@ def test_the_official_client_watches(cluster: Cluster) -> None:
     cluster.run("delete", "configmap", "watched")
     thread.join(150)
     core.api_client.close()
-    assert seen == [("ADDED", "1"), ("MODIFIED", "2"), ("DELETED", "2")]
+    assert events == [("ADDED", "1"), ("MODIFIED", "2"), ("DELETED", "2")]
 
 
 def test_koordlet_reports_every_node_that_has_a_nodemetric(cluster: Cluster, eventually: Eventually) -> None:
@@ -332,7 +332,7 @@ def test_a_pod_gets_gpus_that_are_close_to_each_other(cluster: Cluster, eventual
         allocated = json.loads(annotations["scheduling.koordinator.sh/device-allocated"])
         return {kind: [device["minor"] for device in listed] for kind, listed in allocated.items()}
 
-    def seen(number: int) -> list[int]:
+    def devices_in(number: int) -> list[int]:
         lines = cluster.run("logs", f"training-{number}").stdout.splitlines()
         minors = lines[-1].partition(":")[2].strip() if lines else ""
         return [int(minor) for minor in minors.split(",") if minor]
@@ -351,12 +351,12 @@ def test_a_pod_gets_gpus_that_are_close_to_each_other(cluster: Cluster, eventual
         cluster.run("wait", "--for=condition=Ready", "pod/training-1", "--timeout=150s")
         assert devices(0) == {"gpu": [0], "rdma": [0]}
         assert devices(1) == {"gpu": [2, 3], "rdma": [1]}
-        eventually(lambda: (seen(0), seen(1)) == ([0], [2, 3]))
+        eventually(lambda: (devices_in(0), devices_in(1)) == ([0], [2, 3]))
         cluster.run("delete", "pod", "training-1", "--wait", "--timeout=120s")
         cluster.apply(training(2, pair))
         cluster.run("wait", "--for=condition=Ready", "pod/training-2", "--timeout=150s")
         assert devices(2) == {"gpu": [2, 3], "rdma": [1]}, "the devices were released"
-        eventually(lambda: seen(2) == [2, 3])
+        eventually(lambda: devices_in(2) == [2, 3])
     finally:
         cluster.run("delete", "pods", "-l", "app=training", "--wait", "--timeout=120s")
         cluster.run("delete", "devices.scheduling.koordinator.sh", name, "--ignore-not-found")

@@ -125,8 +125,8 @@ class Node:
 
     def look(self, name: str) -> list[str]:
         """What the container saw last."""
-        seen = self.cluster.run("logs", name).stdout.rpartition("end\n")[0].rpartition("look ")[2]
-        return seen.splitlines()
+        report = self.cluster.run("logs", name).stdout.rpartition("end\n")[0].rpartition("look ")[2]
+        return report.splitlines()
 
     def cpuset(self, name: str) -> set[int]:
         """Of the container's cgroup."""
@@ -154,12 +154,12 @@ def node() -> Iterator[Node]:
 @pytest.fixture(scope="module")
 def reported(node: Node) -> dict[str, Any]:
     """The annotations of NodeResourceTopology after the node has reserved the CPUs that this machine may lack."""
-    cluster, wanted = (
+    cluster, reservation = (
         node.cluster,
         json.dumps({"reservedCPUs": emulatedmachine.RESERVED, "applyPolicy": "ReservedCPUsOnly"}),
     )
     _until(lambda: not cluster.run("get", "node", node.name, ok=False).returncode, "the node is registered")
-    cluster.run("annotate", "node", node.name, f"node.koordinator.sh/reservation={wanted}")
+    cluster.run("annotate", "node", node.name, f"node.koordinator.sh/reservation={reservation}")
     cluster.run("label", "node", node.name, "koordinator.sh/gpu-isolation-provider=HAMi-core")
     cluster.run("wait", "--for=condition=Ready", "node", node.name, "--timeout=120s")
 
@@ -232,9 +232,9 @@ def test_pods_get_cpus_memory_and_devices_of_one_numa_node(
         assert (nic["minor"], nic["extension"]["vfs"][0]["busID"]) == (zone, function_address(zone))
         assert node.cpuset(name) == {cpu}, "the cgroup"
         eventually(lambda: node.look(name)[-1].split() == ["cpus", str(cpu)])
-        seen = node.look(name)
-        assert seen[0] == f"{2 * zone},{2 * zone + 1} / /", "the environment"
-        nodes = {line.split()[-1]: line.split()[4:6] for line in seen if re.match("c.* 231, ", line)}
+        report = node.look(name)
+        assert report[0] == f"{2 * zone},{2 * zone + 1} / /", "the environment"
+        nodes = {line.split()[-1]: line.split()[4:6] for line in report if re.match("c.* 231, ", line)}
         verbs = emulatedmachine.UVERBS_MINOR + 4 + zone
         assert nodes == {"rdma_cm": ["231,", "191"], f"uverbs{4 + zone}": ["231,", str(verbs)]}, "the virtual function"
 

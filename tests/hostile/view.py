@@ -45,9 +45,9 @@ def _make(group: Path, *, unified: bool) -> None:
             (group / name).write_text((group.parent / name).read_text())
     if unified:
         offered = (group / "cgroup.controllers").read_text().split()
-        wanted = " ".join(f"+{name}" for name in CONTROLLERS if name in offered)
-        if wanted:
-            (group / "cgroup.subtree_control").write_text(wanted)
+        enabled = " ".join(f"+{name}" for name in CONTROLLERS if name in offered)
+        if enabled:
+            (group / "cgroup.subtree_control").write_text(enabled)
 
 
 def _remove(group: Path) -> None:

@@ -8,10 +8,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.repository.sources import docstrings, product_modules, tracked, tree
+from tests.repository.sources import docstrings, product_modules, text, tracked, tree
 
 EMPTY_NAMES = frozenset({"found", "one", "said", "given", "told", "made", "got"})
 """Names of variables that do not name the content."""
+EMPTY_NAMES_OF_TESTS = frozenset({"wanted", "seen"})
+"""Further ones in tests. `seen` may be bound to an empty set: the standard name for what a loop has visited."""
 IDIOMS = re.compile(
     r"\b(nobody|somebody|everybody|whoever|anew|dear|untold|newborn|so many|gives? back|for good|said aloud)\b",
     re.IGNORECASE,
@@ -45,6 +47,14 @@ def test_variables_name_their_content() -> None:
     assert not [f"{path}:{line}: {name}" for path in modules() for name, line in variables(path) if name in EMPTY_NAMES]
 
 
+def test_variables_of_tests_name_their_content() -> None:
+    places = [(path, line, name) for path in modules() if path.parts[0] == "tests" for name, line in variables(path)]
+    bound = [(path, line, name) for path, line, name in places if name in EMPTY_NAMES_OF_TESTS]
+    assert not [
+        f"{path}:{line}: {name}" for path, line, name in bound if "set()" not in text(path).splitlines()[line - 1]
+    ]
+
+
 def test_docstrings_name_who_acts() -> None:
-    matches = [(path, line, IDIOMS.search(text)) for path in modules() for line, text in docstrings(path)]
+    matches = [(path, line, IDIOMS.search(words)) for path in modules() for line, words in docstrings(path)]
     assert not [f"{path}:{line}: {match[0]}" for path, line, match in matches if match is not None]

@@ -67,11 +67,11 @@ def command(unit: str, writable: Sequence[Path], program: Sequence[str]) -> list
     assert settings(unit, "ProtectSystem") == ["strict"]
     assert settings(unit, "MemoryDenyWriteExecute") == ["yes"]
     assert settings(unit, "SystemCallErrorNumber") == ["EPERM"]
-    wanted = {
+    permissions = {
         "calls": sorted(system_calls(settings(unit, "SystemCallFilter"))),
         "families": settings(unit, "RestrictAddressFamilies")[0].split(),
     }
-    last = [sys.executable, __file__, json.dumps(wanted), *program]
+    last = [sys.executable, __file__, json.dumps(permissions), *program]
     folders = " ".join(str(path) for path in writable)
     return ["env", f"WRITABLE={folders}", "unshare", "--mount", "sh", "-c", SCRIPT, "sh", *last]
 
@@ -104,10 +104,10 @@ class _Filter:
             raise OSError(-result, f"seccomp: {what}: {os.strerror(-result)}")
 
 
-def confine(wanted: dict[str, Any]) -> None:
+def confine(permissions: dict[str, Any]) -> None:
     """Confine this process permanently."""
     families = _Filter(ALLOW)
-    allowed = {int(getattr(socket, name)) for name in wanted["families"]}
+    allowed = {int(getattr(socket, name)) for name in permissions["families"]}
     for family in set(range(1, 64)) - allowed:
         families.add(ERRNO | errno.EAFNOSUPPORT, "socket", _Compare(0, EQUAL, family, 0))
     memory = _Filter(ALLOW)
@@ -116,7 +116,7 @@ def confine(wanted: dict[str, Any]) -> None:
     for call in ("mprotect", "pkey_mprotect"):
         memory.add(ERRNO | errno.EPERM, call, _Compare(2, MASKED, mmap.PROT_EXEC, mmap.PROT_EXEC))
     calls = _Filter(ERRNO | errno.EPERM)
-    for call in wanted["calls"]:
+    for call in permissions["calls"]:
         calls.add(ALLOW, call)
     for restriction in (families, memory, calls):
         restriction.load()

@@ -25,7 +25,7 @@ from tests.koordlet.process import conftest as lab
 from tests.koordlet.process.fleet import MIB, Need, PodSpec
 from tests.koordlet.process.scene import Scene
 from tests.runtimeproxy.firstlook import Look, RunningPod, uptime
-from tests.runtimeproxy.installed import REGISTRATION, Seen, install, kill, log_step, roll_back
+from tests.runtimeproxy.installed import REGISTRATION, Observations, install, kill, log_step, roll_back
 from tests.runtimeproxy.slicenode import (
     CONTAINERD,
     LOG,
@@ -82,7 +82,7 @@ Key = tuple[str, str]
 
 
 @dataclass
-class Story(Seen):
+class Story(Observations):
     """And of pods."""
 
     limits: dict[str, str] = field(default_factory=dict)

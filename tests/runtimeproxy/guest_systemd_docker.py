@@ -23,7 +23,7 @@ from tests.runtimeproxy.guest_systemd import (
     known_to_systemd,
     opened,
 )
-from tests.runtimeproxy.installed import Seen, install, kill, log_step, roll_back
+from tests.runtimeproxy.installed import Observations, install, kill, log_step, roll_back
 from tests.runtimeproxy.slicenode import (
     DOCKER,
     PROXY,
@@ -42,7 +42,7 @@ CONTAINERS = [(pod.name, f"c{place}") for pod in PODS for place in range(len(pod
 
 
 @dataclass
-class Story(Seen):
+class Story(Observations):
     first: dict[Key, Look] = field(default_factory=dict)
     shown_at: float = 0.0
     known: dict[Key, tuple[str, ...]] = field(default_factory=dict)
@@ -110,8 +110,8 @@ def test_values_are_there_at_the_first_instruction(story: Story, container: Key)
 
 
 def test_systemd_knows_them(story: Story) -> None:
-    wanted = {name: known for name, known in KNOWN_TO_SYSTEMD.items() if name in CONTAINERS}
-    assert {name: story.known[name] for name in wanted} == wanted
+    known_containers = {name: known for name, known in KNOWN_TO_SYSTEMD.items() if name in CONTAINERS}
+    assert {name: story.known[name] for name in known_containers} == known_containers
 
 
 def test_they_outlast_updates(story: Story) -> None:

@@ -36,7 +36,7 @@ LEFT = (f"/etc/systemd/system/{UNIT}", PROXY, "/var/lib/koord-runtimeproxy", "/u
 
 
 @dataclass
-class Seen:
+class Observations:
     """In chronological order."""
 
     first_process: str = ""
@@ -103,25 +103,25 @@ def node_sh(node: SystemdNode, command: str, *words: str) -> str:
     return node.run("/opt/koord/install/node.sh", command, *words, environment=quick).stdout
 
 
-def install(node: SystemdNode, runtime: Runtime, seen: Seen) -> None:
-    seen.first_process = node.path("/proc/1/comm").read_text().strip()
-    seen.installed = node_sh(node, "install", "--backend", runtime.name, "--binary", BINARY)
-    seen.active = node.systemctl("is-active", *runtime.services).split()
-    seen.enabled = node.systemctl("is-enabled", UNIT)
-    seen.endpoint = kubelets_endpoint(node, runtime)
+def install(node: SystemdNode, runtime: Runtime, observed: Observations) -> None:
+    observed.first_process = node.path("/proc/1/comm").read_text().strip()
+    observed.installed = node_sh(node, "install", "--backend", runtime.name, "--binary", BINARY)
+    observed.active = node.systemctl("is-active", *runtime.services).split()
+    observed.enabled = node.systemctl("is-enabled", UNIT)
+    observed.endpoint = kubelets_endpoint(node, runtime)
     lines = Path(f"/proc/{node.main_pid(UNIT)}/status").read_text().splitlines()
-    seen.status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    observed.status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
     log_step("installed")
 
 
-def confinement(node: SystemdNode, seen: Seen) -> None:
+def confinement(node: SystemdNode, observed: Observations) -> None:
     """What is refused to a process in the proxy's namespaces and cgroup. For a node with its own network."""
     pid = node.main_pid(UNIT)
     script = "\n".join(f"( {command} ) 2>&1; echo end $?" for command in TRIES.values())
     inside = ["nsenter", f"--target={pid}", "--mount", "--root", "--wd", "sh", "-c", script]
     output = subprocess.run(inside, stdout=subprocess.PIPE, text=True, check=True).stdout
     sections = re.findall(r"(.*?)^end (\d+)\n", output, re.DOTALL | re.MULTILINE)
-    seen.tried = {name: f"{status} {words}".strip() for name, (words, status) in zip(TRIES, sections, strict=True)}
+    observed.tried = {name: f"{status} {words}".strip() for name, (words, status) in zip(TRIES, sections, strict=True)}
     node.run("ip", "address", "add", f"{AWAY}/32", "dev", "lo")
     group = node.group(f"system.slice/{UNIT}")
     for name, address in (("this host", "127.0.0.1"), ("others", AWAY)):
@@ -129,22 +129,22 @@ def confinement(node: SystemdNode, seen: Seen) -> None:
             f'echo 0 >{group}/cgroup.procs; exec nsenter --target={pid} --net python3 -IS -c "{SEND.format(address)}"'
         )
         done = subprocess.run(["sh", "-c", enter], capture_output=True, text=True, check=False)
-        seen.tried[name] = f"{done.returncode} {done.stderr[-100:]}".strip()
+        observed.tried[name] = f"{done.returncode} {done.stderr[-100:]}".strip()
     control = node.run("python3", "-IS", "-c", SEND.format(AWAY), ok=False)
-    seen.tried["others, outside"] = f"{control.returncode} {control.stdout[-100:]}".strip()
+    observed.tried["others, outside"] = f"{control.returncode} {control.stdout[-100:]}".strip()
 
 
-def kill(node: SystemdNode, runtime: Runtime, seen: Seen) -> None:
+def kill(node: SystemdNode, runtime: Runtime, observed: Observations) -> None:
     """And wait until it responds again."""
     before = node.main_pid(UNIT)
     node.systemctl("kill", "--signal=KILL", UNIT)
     lab.until(lambda: set(node.pids(UNIT)) - {before}, "another proxy")
     lab.until(lambda: answers(node, runtime, PROXY), "an answer of it")
-    seen.pids, seen.restarts = (before, node.main_pid(UNIT)), node.show(UNIT, "NRestarts")
+    observed.pids, observed.restarts = (before, node.main_pid(UNIT)), node.show(UNIT, "NRestarts")
     log_step("the proxy is back")
 
 
-def lose_power(node: SystemdNode, runtime: Runtime, seen: Seen) -> None:
+def lose_power(node: SystemdNode, runtime: Runtime, observed: Observations) -> None:
     """Cut the power and boot, with a half-written registration and all sockets left over."""
     node.cut_power()
     node.on_disk(REGISTRATION).write_text('{"remote-endpoint": "/run/koordlet/ko')
@@ -152,22 +152,22 @@ def lose_power(node: SystemdNode, runtime: Runtime, seen: Seen) -> None:
         os.mknod(node.on_disk(socket), stat.S_IFSOCK | 0o600)
     node.boot()
     lab.until(node.path("/run/kubelet-is-up").exists, "the kubelet")
-    seen.failed = node.systemctl("list-units", "--failed", "--plain", "--no-legend")
+    observed.failed = node.systemctl("list-units", "--failed", "--plain", "--no-legend")
     for unit in runtime.services:
-        seen.booted += [node.systemctl("is-active", unit, ok=False), node.show(unit, "NRestarts")]
+        observed.booted += [node.systemctl("is-active", unit, ok=False), node.show(unit, "NRestarts")]
         began, up = ("ExecMainStartTimestampMonotonic", "ActiveEnterTimestampMonotonic")
-        seen.moments.append((int(node.show(unit, began)), int(node.show(unit, up))))
-    seen.endpoint_booted = kubelets_endpoint(node, runtime)
+        observed.moments.append((int(node.show(unit, began)), int(node.show(unit, up))))
+    observed.endpoint_booted = kubelets_endpoint(node, runtime)
     lab.until(lambda: answers(node, runtime, PROXY), "an answer through the proxy")
-    seen.log = node.path(LOG).read_text()
+    observed.log = node.path(LOG).read_text()
     log_step("booted after a power cut")
 
 
-def roll_back(node: SystemdNode, runtime: Runtime, seen: Seen) -> None:
-    seen.taken_out = node_sh(node, "rollback")
-    seen.left = [place for place in LEFT if os.path.lexists(node.path(place))]
-    seen.left += [node.systemctl("is-active", UNIT, ok=False), node.show(UNIT, "LoadState")]
-    seen.flags = node.path(FLAGS_FILE).read_text()
-    seen.endpoint_after = kubelets_endpoint(node, runtime)
-    seen.answers_after = answers(node, runtime, seen.endpoint_after)
+def roll_back(node: SystemdNode, runtime: Runtime, observed: Observations) -> None:
+    observed.taken_out = node_sh(node, "rollback")
+    observed.left = [place for place in LEFT if os.path.lexists(node.path(place))]
+    observed.left += [node.systemctl("is-active", UNIT, ok=False), node.show(UNIT, "LoadState")]
+    observed.flags = node.path(FLAGS_FILE).read_text()
+    observed.endpoint_after = kubelets_endpoint(node, runtime)
+    observed.answers_after = answers(node, runtime, observed.endpoint_after)
     log_step("rolled back")

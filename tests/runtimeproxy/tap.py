@@ -26,7 +26,7 @@ class Passed:
 @contextlib.asynccontextmanager
 async def tap(listen: Path, target: Path) -> AsyncIterator[list[Passed]]:
     """Connections in the order of arrival."""
-    seen: list[Passed] = []
+    connections: list[Passed] = []
     tasks: set[asyncio.Task[None]] = set()
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kept: bytearray) -> None:
@@ -42,7 +42,7 @@ async def tap(listen: Path, target: Path) -> AsyncIterator[list[Passed]]:
         assert task is not None
         tasks.add(task)
         passed = Passed()
-        seen.append(passed)
+        connections.append(passed)
         behind, ahead = await asyncio.open_unix_connection(str(target))
         try:
             await asyncio.gather(relay(reader, ahead, passed.up), relay(behind, writer, passed.down))
@@ -53,7 +53,7 @@ async def tap(listen: Path, target: Path) -> AsyncIterator[list[Passed]]:
 
     server = await asyncio.start_unix_server(forward, str(listen))
     try:
-        yield seen
+        yield connections
     finally:
         server.close()
         await end_tasks(*tasks)

@@ -155,5 +155,5 @@ async def _shares_of_a_container(endpoint: Path, parent: str) -> str:
         sandbox = await client.run_pod_sandbox(config)
         created = await client.create_container(sandbox, container_config(), config)
         await client.start_container(created)
-        seen = await client.exec_sync(created, ["cat", "/sys/fs/cgroup/cpu/cpu.shares"])
-        return str(seen.stdout.decode().strip())
+        result = await client.exec_sync(created, ["cat", "/sys/fs/cgroup/cpu/cpu.shares"])
+        return str(result.stdout.decode().strip())

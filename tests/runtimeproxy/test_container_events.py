@@ -46,15 +46,15 @@ class Session:
         self._config = sandbox_config(parent, uid="5a1b2c3d-0000-4000-8000-000000000000")
         self._stream: Any = None
         self.ids: dict[str, str] = {}
-        self.seen: list[Event] = []
+        self.received: list[Event] = []
 
     def subscribe(self) -> None:
-        self._stream, self.seen = self._call(b"", wait_for_ready=True), []
+        self._stream, self.received = self._call(b"", wait_for_ready=True), []
 
     async def told(self, *events: Event) -> None:
         """Read until each of these events has arrived, in this order."""
         for event in events:
-            while not self.seen or self.seen[-1] != event:
+            while not self.received or self.received[-1] != event:
                 async with asyncio.timeout(PATIENCE):
                     message = await self._stream.read()
                 assert message is not grpc.aio.EOF, await self._stream.code()
@@ -62,7 +62,7 @@ class Session:
                 (name,) = [name for name, id in self.ids.items() if id.encode() == event_fields[1]] or [
                     event_fields[1].decode()
                 ]
-                self.seen.append((name, event_fields.get(2, CREATED)))
+                self.received.append((name, event_fields.get(2, CREATED)))
 
     async def ask(self, method: str, request: Any) -> bytes:
         answer = await self._talk.ask(method, request)
@@ -124,7 +124,7 @@ async def hold(daemon: NRIContainerd, socket: Path) -> list[Any]:
     async with channel_to(socket) as channel:
         session = Session(channel, daemon.cgroup_parent("same"))
         await session.life()
-        shown: list[Any] = [session.seen]
+        shown: list[Any] = [session.received]
 
         await session.cancel()
         session.subscribe()
@@ -132,7 +132,7 @@ async def hold(daemon: NRIContainerd, socket: Path) -> list[Any]:
         await session.start_container()
         await session.told(("container", STARTED))
         await session.end()
-        shown.append(session.seen[session.seen.index(("container", STARTED)) :])
+        shown.append(session.received[session.received.index(("container", STARTED)) :])
 
         await asyncio.to_thread(daemon.kill)
         shown.append(await session.broken())
@@ -140,7 +140,7 @@ async def hold(daemon: NRIContainerd, socket: Path) -> list[Any]:
     async with channel_to(socket) as channel:
         session = Session(channel, daemon.cgroup_parent("same"))
         await session.life()
-        shown.append(session.seen)
+        shown.append(session.received)
     return shown
 
 

@@ -138,8 +138,8 @@ class Story:
         self._show(pods)
 
         def agreed() -> bool:
-            seen = {(pod.spec.name, name): kubelet.looks(pod, name)[-1].values for pod, name in containers}
-            return seen == WANTED
+            values = {(pod.spec.name, name): kubelet.looks(pod, name)[-1].values for pod, name in containers}
+            return values == WANTED
 
         wait_until(agreed, "every container as it should be", lab.PATIENCE)
         self.scene.settle()
@@ -211,9 +211,9 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 @pytest.mark.parametrize("way", HOOKED)
 @pytest.mark.parametrize("container", WANTED, ids="/".join)
 def test_values_are_there_at_the_first_instruction(story: Story, way: str, container: Key) -> None:
-    seen = story.ways[way].first[container]
-    assert seen.values == WANTED[container]
-    assert seen.at < story.ways[way].shown_at
+    first = story.ways[way].first[container]
+    assert first.values == WANTED[container]
+    assert first.at < story.ways[way].shown_at
 
 
 @pytest.mark.parametrize("way", HOOKED)

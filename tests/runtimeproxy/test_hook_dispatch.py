@@ -177,17 +177,17 @@ async def test_a_deadline_that_has_passed(node: Node) -> None:
 
 async def test_the_callers_deadline_bounds_the_limit(node: Node) -> None:
     peer = node.register("a", PRE)
-    seen: list[float] = []
+    limits: list[float] = []
 
     async def call(rpc: str, request: bytes, seconds: float) -> bytes:
-        seen.append(seconds)
+        limits.append(seconds)
         return b""
 
     peer.call = call  # type: ignore[method-assign]
     await node.ask()
     await node.ask(time.monotonic() + 600)
-    assert 600 < seen[0] <= FOREVER
-    assert 0 < seen[1] <= 600
+    assert 600 < limits[0] <= FOREVER
+    assert 0 < limits[1] <= 600
 
 
 async def test_a_dead_connection_is_replaced_once(node: Node) -> None:

@@ -124,8 +124,8 @@ async def test_kill_under_two_hundred_creates(containerd: Containerd, proxies: P
         assert sorted(container.metadata.name for container in listed) == sorted(names)
         assert sorted(container.id for container in listed) == sorted(created)  # type: ignore[type-var]
         assert set(creating.answered) <= set(created)
-        wanted = before[0] | {sandbox, *created}, before[1] | {sandbox, *created}
-        await asyncio.to_thread(wait_until, lambda: objects() == wanted, "just these containers and snapshots")
+        expected = before[0] | {sandbox, *created}, before[1] | {sandbox, *created}
+        await asyncio.to_thread(wait_until, lambda: objects() == expected, "just these containers and snapshots")
         # the new proxy knows the objects of the old one
         assert proxy.metric('koord_runtime_proxy_recoveries_total{kind="sandbox"}') >= 1
         await client.start_container(present(created[0]))

@@ -70,9 +70,9 @@ def simulated(nodes: int, seed: int) -> list[Figure]:
     before, moves, passes = simulated.loads(), Counter[str](), 0
     while passes < MAX_PASSES:
         passes += 1
-        seen = len(simulated.world.evictor.evicted)
+        evicted_before = len(simulated.world.evictor.evicted)
         one_pass(simulated, plugin)
-        evicted = simulated.world.evictor.evicted[seen:]
+        evicted = simulated.world.evictor.evicted[evicted_before:]
         if not evicted:
             break
         moves.update(record.key for record, _ in evicted)

@@ -142,7 +142,7 @@ class Trial:
     strangers: float = 0.0
     """Share of the contested CPU used by foreign processes, by the kernel's count of the trial's groups."""
     resource: str = ""
-    seen: dict[str, float] = field(default_factory=dict)
+    peaks: dict[str, float] = field(default_factory=dict)
     """`resource cause` -> koordlet's largest symptom in the trial."""
 
 
@@ -363,7 +363,7 @@ def watch(stage: Stage, trial: Trial, victim: Any, began: float, guilty: set[str
         report = stage.explained(victim)
         alarms = [] if report is None else [v for c in report.containers for v in c.verdicts if v.state in ALARMS]
         for series in report.containers[0].series if report is not None and report.containers else ():
-            trial.seen[f"{series.resource} {series.cause}"] = round(max(series.values), 3)
+            trial.peaks[f"{series.resource} {series.cause}"] = round(max(series.values), 3)
         if trial.truth == NEIGHBOUR or trial.scenario.kind in NEEDS:
             # One resource is loaded; other resources, and the kernel threads that serve it, use the CPU too.
             alarms = [v for v in alarms if v.resource == NEEDS.get(trial.scenario.kind, "cpu")]
@@ -645,7 +645,7 @@ def save(seed: int, trials: list[Trial], repeats: Counter[str], undecided: int) 
     rows = [
         {
             **trial.scenario.__dict__, "truth": trial.truth, "reported": trial.reported, "seconds": trial.seconds,
-            "lost": trial.lost, "resource": trial.resource, "seen": trial.seen, "culprit": trial.worst,
+            "lost": trial.lost, "resource": trial.resource, "seen": trial.peaks, "culprit": trial.worst,
             "culprit_right": trial.culprit_right,
         }
         for trial in trials
@@ -689,10 +689,10 @@ def main() -> int:
         stage = Stage(Path(scratch), (usable[-1], usable[0]))
         try:
             stage.koordlet.wait()
-            wanted = tuple(kind for kind in options.only.split(",") if kind)
+            selected = tuple(kind for kind in options.only.split(",") if kind)
             sources = stage.sources()
-            kinds = tuple(k for k in wanted or MIX if k not in NEEDS or sources.get(NEEDS[k]) in MEASURED)
-            left_out = sorted(set(wanted or MIX) - set(kinds))
+            kinds = tuple(k for k in selected or MIX if k not in NEEDS or sources.get(NEEDS[k]) in MEASURED)
+            left_out = sorted(set(selected or MIX) - set(kinds))
             if left_out:
                 print(f"# no probe here for: {', '.join(left_out)} ({sources})", flush=True)
             plan = schedule(rng, options.trials, kinds)

@@ -49,9 +49,9 @@ class Pods:
 
     def __init__(self, host: Host, pods: int) -> None:
         mounts = host.facts.cgroup_mounts
-        wanted = ("cpu", "cpuacct", "cpuset", "memory")
+        controllers = ("cpu", "cpuacct", "cpuset", "memory")
         self.v2 = mounts.version == 2
-        self.roots = {name: mounts.v1[name] for name in wanted if name in mounts.v1}
+        self.roots = {name: mounts.v1[name] for name in controllers if name in mounts.v1}
         if mounts.version == 2 and mounts.unified is not None:
             self.roots = {"": mounts.unified}
         self.parent = f"koord-bench-{os.getpid()}"

@@ -53,9 +53,9 @@ def affine(kind: str, key: str, *, required: bool) -> Pod:
 
 
 def node_affine() -> Pod:
-    wanted = {"key": ZONE, "operator": "In", "values": ["z0", "z1"]}
-    preferred = [{"weight": 5, "preference": {"matchExpressions": [wanted]}}]
-    terms = {"nodeSelectorTerms": [{"matchExpressions": [wanted]}]}
+    in_zones = {"key": ZONE, "operator": "In", "values": ["z0", "z1"]}
+    preferred = [{"weight": 5, "preference": {"matchExpressions": [in_zones]}}]
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [in_zones]}]}
     affinity = {
         "requiredDuringSchedulingIgnoredDuringExecution": terms,
         "preferredDuringSchedulingIgnoredDuringExecution": preferred,

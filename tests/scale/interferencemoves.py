@@ -117,11 +117,11 @@ def play(nodes: int, seed: int, *, interference: bool) -> Outcome:
     returned = 0
     for _ in range(PASSES):
         troubled = trouble.report()
-        seen = len(world.evictor.evicted)
+        evicted_before = len(world.evictor.evicted)
         world.limiter.reset()
         for plugin in plugins:
             asyncio.run(plugin.balance(world.state.ready_nodes()))
-        evicted = world.evictor.evicted[seen:]
+        evicted = world.evictor.evicted[evicted_before:]
         moves.update(record.key for record, _ in evicted)
         for record, _ in evicted:
             left[record.key].add(record.node)

@@ -26,11 +26,11 @@ class Panel:
     budget: float | None = None
 
 
-def ticks(top: float, wanted: int = 4) -> list[float]:
+def ticks(top: float, count: int = 4) -> list[float]:
     """Round numbers from 0 to at least *top*."""
     if top <= 0:
         return [0.0, 1.0]
-    raw = top / wanted
+    raw = top / count
     size = 10.0 ** math.floor(math.log10(raw))
     step = next(step for step in (size, 2 * size, 2.5 * size, 5 * size, 10 * size) if step >= raw)
     return [step * at for at in range(math.ceil(top / step) + 1)]

@@ -202,9 +202,9 @@ def koordlet() -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            wanted = parse_qs(urlsplit(self.path).query).get("pod")
-            body = encode(pod(verdict())) if wanted == ["demo/web"] else b"no pod on this node\n"
-            self.send_response(200 if wanted == ["demo/web"] else 404)
+            requested_pods = parse_qs(urlsplit(self.path).query).get("pod")
+            body = encode(pod(verdict())) if requested_pods == ["demo/web"] else b"no pod on this node\n"
+            self.send_response(200 if requested_pods == ["demo/web"] else 404)
             self.end_headers()
             self.wfile.write(body)
 

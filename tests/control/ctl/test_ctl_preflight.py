@@ -58,7 +58,7 @@ def test_refusals(facts: PreflightFacts, message: str, hint: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "wanted"),
+    ("facts", "parts"),
     [
         (GOOD, ALL),
         (PreflightFacts(uid=1000), {"apiserver"}),
@@ -68,8 +68,8 @@ def test_refusals(facts: PreflightFacts, message: str, hint: str) -> None:
     ],
     ids=["all is well", "API server without root", "its own kubepods", "a real kubelet", "no cgroups needed"],
 )
-def test_what_can_be_started(facts: PreflightFacts, wanted: set[str]) -> None:
-    preflight.refuse(facts, wanted)
+def test_what_can_be_started(facts: PreflightFacts, parts: set[str]) -> None:
+    preflight.refuse(facts, parts)
 
 
 def test_a_port_in_use_is_found() -> None:

@@ -117,8 +117,8 @@ def test_the_partition_with_the_highest_score_is_tried_first() -> None:
     [({"ringBusBandwidth": "200Gi"}, [0, 1]), ({"allocatePolicy": "Restricted"}, [2, 5])],
 )
 def test_a_partition_spec_of_the_pod(spec: Any, expected: list[int]) -> None:
-    wanted = need({"nvidia.com/gpu": "2"}, partition=spec)
-    assert minors(allocate(partitioned(PAIRS, "Prefer"), wanted, LEAST)) == expected
+    device_need = need({"nvidia.com/gpu": "2"}, partition=spec)
+    assert minors(allocate(partitioned(PAIRS, "Prefer"), device_need, LEAST)) == expected
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,10 @@ def test_partitions_that_are_preferred_are_not_final() -> None:
 
 @pytest.mark.parametrize(("count", "gpus", "nics"), [("3", [0, 1, 2], [1, 2]), ("2", [0, 1], [1])])
 def test_a_nic_for_each_switch_of_the_gpus(count: str, gpus: list[int], nics: list[int]) -> None:
-    wanted = need({"nvidia.com/gpu": count, RDMA: "1"}, joint={"deviceTypes": ["gpu", "rdma"]}, hint={"rdma": FAST})
-    holding = allocate(state(), wanted, LEAST)
+    device_need = need(
+        {"nvidia.com/gpu": count, RDMA: "1"}, joint={"deviceTypes": ["gpu", "rdma"]}, hint={"rdma": FAST}
+    )
+    holding = allocate(state(), device_need, LEAST)
     assert (minors(holding), minors(holding, "rdma")) == (gpus, nics)
     assert [device.functions for device in holding["rdma"]] == [((-1, f"0000:{10 + nic}:00.1"),) for nic in nics]
 

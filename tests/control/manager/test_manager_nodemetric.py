@@ -80,8 +80,8 @@ async def test_the_predict_policy_is_written_and_removed(cluster: Any, manager: 
     await cluster.nodes("n1")
     await manager()
 
-    async def spec_is(wanted: dict[str, Any]) -> bool:
-        return bool(await cluster.spec("nodemetrics", "n1") == wanted)
+    async def spec_is(expected: dict[str, Any]) -> bool:
+        return bool(await cluster.spec("nodemetrics", "n1") == expected)
 
     await until(lambda: spec_is({"metricCollectPolicy": POLICY, "predictPolicy": PREDICT}))
     await cluster.config({"colocation-config": json.dumps({**OWN, "metricPredictPolicy": {}})})
@@ -98,8 +98,8 @@ async def test_an_invalid_configuration_keeps_existing_specs(cluster: Any, manag
         spec = await cluster.spec("nodemetrics", name)
         return spec and spec["metricCollectPolicy"]
 
-    async def has(name: str, wanted: Any) -> bool:
-        return bool(await policy(name) == wanted)
+    async def has(name: str, expected: Any) -> bool:
+        return bool(await policy(name) == expected)
 
     await until(lambda: has("n1", POLICY))
     await cluster.config({"colocation-config": "{"})

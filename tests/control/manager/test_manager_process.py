@@ -422,21 +422,23 @@ async def test_rendered_nodeslo(cluster: Any, manager: Any) -> None:
             "PATCH", f"/api/v1/nodes/{name}", body=body, content_type="application/merge-patch+json"
         )
     await manager()
-    for title, (data, wanted) in CONFIGS.items():
+    for title, (data, by_node) in CONFIGS.items():
         await cluster.config(data)
-        for node, parts in wanted.items():
+        for node, parts in by_node.items():
             for name, value in parts.items():
-                seen: list[Any] = []
+                current: list[Any] = []
 
-                async def right(node: str = node, name: str = name, value: Any = value, seen: list[Any] = seen) -> bool:
+                async def right(
+                    node: str = node, name: str = name, value: Any = value, current: list[Any] = current
+                ) -> bool:
                     spec = await cluster.spec(SLO, node)
-                    seen[:] = [part(spec, name) if spec is not None else None]
-                    return spec is not None and seen[0] == value
+                    current[:] = [part(spec, name) if spec is not None else None]
+                    return spec is not None and current[0] == value
 
                 try:
                     await until(right)
                 except TimeoutError:
-                    pytest.fail(f"{title}: {node} {name} is {seen[0]}, not {value}")
+                    pytest.fail(f"{title}: {node} {name} is {current[0]}, not {value}")
 
 
 async def test_an_annotation_of_bandwidth_takes_effect_at_once(cluster: Any, manager: Any) -> None:

@@ -197,8 +197,8 @@ class QuotaCluster:
         admin = self.cluster.admin
         for obj in manifests.rbac():
             await apply(admin, obj)
-        wanted = sum(quota.max["cpu"] for quota in tree(self.size) if quota.name.startswith(self._leaf)) // 1000
-        count = max(wanted * 3 // 4 // NODE_CORES, 1)
+        leaf_cores = sum(quota.max["cpu"] for quota in tree(self.size) if quota.name.startswith(self._leaf)) // 1000
+        count = max(leaf_cores * 3 // 4 // NODE_CORES, 1)
         self.cores = count * NODE_CORES
         amounts = {"cpu": str(NODE_CORES), "memory": "64Gi", "pods": "1000"}
         conditions = [{"type": "Ready", "status": "True"}]

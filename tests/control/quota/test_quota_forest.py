@@ -46,11 +46,11 @@ def test_requests_are_capped_on_the_way_up() -> None:
             quota("a1", "a", min=20, max=30),
         ],
     )
-    seen = []
+    requests = []
     for more in (10, 15, 30):
         submit(quotas, "a1", more)
-        seen.append([figure(quotas, name, "request") for name in ("a1", "a", "test1")] + [runtime(quotas, "a1")])
-    assert seen == [[10, 10, 10, 10], [25, 25, 25, 25], [55, 30, 30, 30]]
+        requests.append([figure(quotas, name, "request") for name in ("a1", "a", "test1")] + [runtime(quotas, "a1")])
+    assert requests == [[10, 10, 10, 10], [25, 25, 25, 25], [55, 30, 30, 30]]
 
 
 def test_quotas_that_lend_nothing_request_their_min() -> None:
@@ -106,8 +106,8 @@ def test_minima_are_scaled_where_the_parent_has_less(total: int, scale: bool, ex
     )
     for name in "abc":
         submit(quotas, name, {"cpu": 200_000})
-    seen = [runtime(quotas, name, "cpu") for name in "Pabc"]
-    assert [seen[0] // 1000, *seen[1:]] == expected
+    runtimes = [runtime(quotas, name, "cpu") for name in "Pabc"]
+    assert [runtimes[0] // 1000, *runtimes[1:]] == expected
 
 
 def test_what_is_used_is_guaranteed() -> None:
@@ -120,13 +120,13 @@ def test_what_is_used_is_guaranteed() -> None:
         ],
         guaranteeing(),
     )
-    seen = []
+    guarantees = []
     for more in (0, 5, 10, 10):
         submit(quotas, "q2", more, assigned=True)
-        seen.append(
+        guarantees.append(
             tuple(f"{figure(quotas, name, 'allocated')}/{figure(quotas, name, 'guaranteed')}" for name in ("q2", "q1"))
         )
-    assert seen == [("0/10", "15/20"), ("5/10", "15/20"), ("15/15", "20/20"), ("25/25", "30/30")]
+    assert guarantees == [("0/10", "15/20"), ("5/10", "15/20"), ("15/15", "20/20"), ("25/25", "30/30")]
 
 
 def test_trees_take_their_total_from_the_default_tree() -> None:

@@ -64,13 +64,13 @@ def differences(page: Any, expected: Expected) -> list[str]:
         stated = {
             key: Quantity(quota.get(key, {}).get("cpu", "0")).milli_value() for key in ("used", "request", "runtime")
         }
-        wanted = {
+        derived = {
             "used": expected.used(name, "cpu"),
             "request": expected.request(name, "cpu"),
             "runtime": expected.runtime(name, "cpu"),
         }
-        if stated != wanted:
-            wrong.append(f"{name}: {stated}, {wanted} expected")
+        if stated != derived:
+            wrong.append(f"{name}: {stated}, {derived} expected")
     return wrong
 
 

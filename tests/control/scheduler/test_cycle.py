@@ -118,7 +118,7 @@ class Observes(Plugin):
     def after_post_filter(
         self, state: CycleState, pod: PodInfo, failure: FitError, result: PostFilterResult | None
     ) -> None:
-        self.seen = result
+        self.result = result
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ def test_plugins_after_post_filter_see_its_result_also_without_a_nomination(
         cycle.place(cluster.info(pod(cpu="2", labels=labels)))
     observer = cycle.framework.plugins["Observes"]
     assert isinstance(observer, Observes)
-    assert observer.seen is not None
-    assert (observer.seen.nominated, observer.seen.status.reasons) == expected
+    assert observer.result is not None
+    assert (observer.result.nominated, observer.result.status.reasons) == expected
     assert failure.value.nominated == expected[0]
 
 

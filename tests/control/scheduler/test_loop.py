@@ -89,11 +89,11 @@ class Follower(Plugin):
     """Wants one pod to be next."""
 
     name = "Follower"
-    wanted: PodInfo | None = None
+    chosen: PodInfo | None = None
 
     def next_pod(self) -> PodInfo | None:
-        wanted, self.wanted = self.wanted, None
-        return wanted
+        chosen, self.chosen = self.chosen, None
+        return chosen
 
 
 async def test_a_pod_that_a_plugin_wants_next_leaves_the_queue_at_once() -> None:
@@ -110,14 +110,14 @@ async def test_a_pod_that_a_plugin_wants_next_leaves_the_queue_at_once() -> None
         queue,
         taken=lambda seconds: metrics.next_pod.observe((), seconds),
     )
-    first, between, wanted = (cluster.info(pod(name)) for name in ("first", "between", "wanted"))
-    for info in (first, between, wanted):
+    first, between, chosen = (cluster.info(pod(name)) for name in ("first", "between", "chosen"))
+    for info in (first, between, chosen):
         queue.add(info)
     follower = framework.plugins["Follower"]
     assert isinstance(follower, Follower)
-    follower.wanted = wanted
+    follower.chosen = chosen
     loop.work(queue.pop_run(1))
-    assert [pod.assumed for pod in (first, between, wanted)] == [True, False, True]
+    assert [pod.assumed for pod in (first, between, chosen)] == [True, False, True]
     assert registry.get_sample_value("scheduler_next_pod_delete_from_queue_latency_count") == 1
     async with asyncio.timeout(60):
         await loop.binders["koord-scheduler"].idle()

@@ -40,8 +40,8 @@ def test_checks_are_counted() -> None:
     slis = HealthSlis()
 
     def value(name: str, **labels: str) -> float | None:
-        wanted: Mapping[str, str] = {"name": "leaderElection", "type": "healthz", **labels}
-        return slis.registry.get_sample_value(name, dict(wanted))
+        check_labels: Mapping[str, str] = {"name": "leaderElection", "type": "healthz", **labels}
+        return slis.registry.get_sample_value(name, dict(check_labels))
 
     for reason in (None, None, "overdue"):
         slis.observe("healthz", CheckResult("leaderElection", reason))

@@ -53,15 +53,15 @@ async def test_aio_watch_resumes_from_a_version(aio: Any) -> None:
     listed = await core.list_namespaced_secret("default")
     for name in ("a", "b", "c"):
         await core.create_namespaced_secret("default", {"metadata": {"name": name}})
-    seen = []
+    events = []
     async with kubernetes.aio.watch.Watch().stream(
         core.list_namespaced_secret, "default", resource_version=listed.metadata.resource_version, timeout_seconds=60
     ) as stream:
         async for event in stream:
-            seen.append((event["type"], event["object"].metadata.name))
-            if len(seen) == 3:
+            events.append((event["type"], event["object"].metadata.name))
+            if len(events) == 3:
                 break
-    assert seen == [("ADDED", "a"), ("ADDED", "b"), ("ADDED", "c")]
+    assert events == [("ADDED", "a"), ("ADDED", "b"), ("ADDED", "c")]
 
 
 async def test_sync_watch(server: ApiServer) -> None:
@@ -73,17 +73,17 @@ async def test_sync_watch(server: ApiServer) -> None:
         core.create_namespaced_secret("default", {"metadata": {"name": "a"}})
         core.delete_namespaced_secret("a", "default")
         watch = kubernetes.watch.Watch()
-        seen = []
+        events = []
         for event in watch.stream(
             core.list_namespaced_secret,
             "default",
             resource_version=listed.metadata.resource_version,
             timeout_seconds=60,
         ):
-            seen.append((event["type"], event["object"].metadata.name))
-            if len(seen) == 2:
+            events.append((event["type"], event["object"].metadata.name))
+            if len(events) == 2:
                 watch.stop()
-        return seen
+        return events
 
     assert await asyncio.to_thread(follow) == [("ADDED", "a"), ("DELETED", "a")]
     client.close()

@@ -445,14 +445,14 @@ async def test_two_servers_cannot_share_a_directory(server: ApiServer) -> None:
 
 
 async def test_stopping_ends_watches(http: Any, server: ApiServer) -> None:
-    seen = []
+    events = []
 
     async def follow() -> None:
         async for event in http.watch(f"{CMS}?watch=1"):
-            seen.append(event)
+            events.append(event)
 
     task = asyncio.create_task(follow())
-    while not seen:
+    while not events:
         await http("POST", CMS, {"metadata": {"generateName": "x-"}})
     await server.stop()
     await asyncio.wait_for(task, 60)

@@ -39,13 +39,13 @@ NO_CA = f"fieldSelector={ROOT_CA.replace('!=', '%21%3D')}"
 
 
 async def take(events: AsyncIterator[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    seen = []
+    taken = []
     async with asyncio.timeout(60):
         async for event in events:
-            seen.append(event)
-            if len(seen) == count:
+            taken.append(event)
+            if len(taken) == count:
                 break
-    return seen
+    return taken
 
 
 def brief(events: list[dict[str, Any]]) -> list[tuple[str, str]]:

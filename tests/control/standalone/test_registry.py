@@ -363,12 +363,12 @@ async def test_concurrent_increments_lose_no_update(registry: ObjectRegistry) ->
 
 async def test_watch_returns_present_objects_then_changes(registry: ObjectRegistry) -> None:
     await registry.create(CM, "default", cm("a"))
-    seen: list[tuple[str, str]] = []
+    changes: list[tuple[str, str]] = []
 
     async def follow() -> None:
         async for change in registry.watch(CM, "default"):
-            seen.append((change.type, change.object["metadata"]["name"]))
-            if len(seen) == 3:
+            changes.append((change.type, change.object["metadata"]["name"]))
+            if len(changes) == 3:
                 return
 
     task = asyncio.create_task(follow())
@@ -377,7 +377,7 @@ async def test_watch_returns_present_objects_then_changes(registry: ObjectRegist
     await registry.create(CM, "default", cm("b"))
     await registry.delete(CM, "default", "a")
     await asyncio.wait_for(task, 60)
-    assert seen == [("ADDED", "a"), ("ADDED", "b"), ("DELETED", "a")]
+    assert changes == [("ADDED", "a"), ("ADDED", "b"), ("DELETED", "a")]
     registry.store.compact(2)
     with pytest.raises(StatusError, match="too old resource version: 1"):
         async for _ in registry.watch(CM, "default", 1):
@@ -386,11 +386,11 @@ async def test_watch_returns_present_objects_then_changes(registry: ObjectRegist
 
 async def test_a_watcher_of_an_unchanged_kind_does_not_expire(registry: ObjectRegistry) -> None:
     """Otherwise every controller would list again after each change of a rarely changing kind."""
-    seen: list[str] = []
+    names: list[str] = []
 
     async def follow() -> None:
         async for change in registry.watch(SECRET, None, registry.store.revision):
-            seen.append(change.object["metadata"]["name"])
+            names.append(change.object["metadata"]["name"])
             return
 
     task = asyncio.create_task(follow())
@@ -399,4 +399,4 @@ async def test_a_watcher_of_an_unchanged_kind_does_not_expire(registry: ObjectRe
     registry.store.compact(registry.store.revision)
     await registry.create(SECRET, "default", {"metadata": {"name": "s"}})
     await asyncio.wait_for(task, 60)
-    assert seen == ["s"]
+    assert names == ["s"]

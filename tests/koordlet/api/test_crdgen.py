@@ -98,7 +98,7 @@ def walk(schema: dict[str, Any], path: str = "") -> dict[str, set[str]]:
     return names
 
 
-def wanted(name: str) -> dict[str, set[str]]:
+def table_fields(name: str) -> dict[str, set[str]]:
     # A duration is a string in the schema; the struct tests tell them apart.
     return {
         path: {"str" if w == "dur" else "str[]" if w == "dur[]" else w for w in rest.split()}
@@ -113,7 +113,7 @@ def test_number_of_kinds() -> None:
 
 @pytest.mark.parametrize("name", TABLE.KINDS)
 def test_fields(name: str) -> None:
-    assert walk(schema_of(name)) == wanted(name)
+    assert walk(schema_of(name)) == table_fields(name)
 
 
 @pytest.mark.parametrize("name", TABLE.KINDS)
@@ -314,7 +314,7 @@ def test_printer_columns(kind: str) -> None:
     assert columns == [(name, path, *(rest or ["string"])) for name, path, *rest in rows]
     for _, path, _ in columns:
         if not path.startswith((".metadata", ".status.extensions.")):  # extensions are of no fixed form
-            assert any(field in wanted(kind) for field in alternatives(path))
+            assert any(field in table_fields(kind) for field in alternatives(path))
 
 
 def alternatives(path: str) -> set[str]:

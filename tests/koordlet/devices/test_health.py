@@ -62,19 +62,19 @@ class Watched:
     def __init__(self, machine: Machine, nvml: Nvml, **how: bool) -> None:
         self.machine, self.nvml, self.gpus, self.clock = machine, nvml, GPUS, SetTime()
         self.health = GpuHealth(self.clock, seconds=0.01, **how)
-        self.seen: list[Xid] = []
+        self.xids: list[Xid] = []
         self.watch()
 
     def watch(self) -> None:
         self.health.watch(self.nvml, self.gpus)
-        self.seen += self.health.events()
+        self.xids += self.health.events()
 
     def raise_xid(self, *events: tuple[str, int]) -> None:
         """Raise Xids and wait until they were handled."""
-        known = len(self.seen)
+        known = len(self.xids)
         self.machine.events += [(address, XID, number) for address, number in events]
         self.machine.tell()
-        self.until(lambda: len(self.seen) >= known + len(events), "the events")
+        self.until(lambda: len(self.xids) >= known + len(events), "the events")
         self.turn()  # in which they are evaluated
         self.watch()
 
@@ -119,12 +119,12 @@ def test_gpus_are_healthy_until_an_event(machine: Machine, watched: Callable[...
     watch = watched()
     assert (watch.health.problem, watch.health.faults) == ("", {})
     watch.raise_xid((FIRST, 43))
-    assert (watch.health.faults, watch.seen) == ({}, [Xid("GPU-first", 43)])
+    assert (watch.health.faults, watch.xids) == ({}, [Xid("GPU-first", 43)])
     watch.raise_xid((FIRST, 48))
     assert watch.health.faults == {"GPU-first": fault(48)}
     watch.raise_xid(("?", 94))
     assert watch.health.faults == {"GPU-first": fault(94), "GPU-second": fault(94)}
-    assert watch.seen == [Xid("GPU-first", 43), Xid("GPU-first", 48), Xid("", 94)]
+    assert watch.xids == [Xid("GPU-first", 43), Xid("GPU-first", 48), Xid("", 94)]
 
 
 def test_a_device_lost_at_the_time_of_an_event_is_faulty(machine: Machine, watched: Callable[..., Watched]) -> None:

@@ -99,9 +99,9 @@ def test_neighbours_own_threads_and_quota_are_separate_figures(make: type[Make])
     matrix = [(WEB, BATCH, 0.6), (WEB, WEB, 0.1), (INNER, WEB, 0.1), (WEB, SPECIAL_KEYS["idle"], 0.2)]
     measured = evidence(make, snapshot(3.0, waited={WEB: 0.9, INNER: 0.1}, throttled={WEB: 0.4}), matrix=matrix)
     others, threads, quota = 0.3, 0.1, 0.2  # per second, of 2 s
-    wanted = 0.4 + others + threads + quota + MIN_WANTED_CORES
-    assert measured.others[0] == pytest.approx(others / wanted)
-    assert measured.own[0] == pytest.approx((threads + quota) / wanted)
+    wanted_cores = 0.4 + others + threads + quota + MIN_WANTED_CORES
+    assert measured.others[0] == pytest.approx(others / wanted_cores)
+    assert measured.own[0] == pytest.approx((threads + quota) / wanted_cores)
     assert {name: column[0] for name, column in measured.parts.items()} == pytest.approx(
         {"quota": quota, "threads": threads}
     )

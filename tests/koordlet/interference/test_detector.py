@@ -42,12 +42,12 @@ def run(
 ) -> list[tuple[AlarmState, AlarmState]]:
     """States (neighbour, self) of one container's CPU after each second."""
     node, detector = make.node(subject or make.container("web")), Detector()
-    seen = []
+    states = []
     for second, loss in enumerate(losses):
         evidence = node.evidence([loss], [own[second] if own else 0.0])
         detector.step(evidence, float(second), strategy)
-        seen.append(tuple(AlarmState(int(state)) for state in detector.states()[0, 0]))
-    return seen  # type: ignore[return-value]
+        states.append(tuple(AlarmState(int(state)) for state in detector.states()[0, 0]))
+    return states  # type: ignore[return-value]
 
 
 def test_states_follow_the_documented_transitions(make: type[Make]) -> None:

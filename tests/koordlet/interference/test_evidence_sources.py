@@ -185,7 +185,7 @@ def softirqs(
 
 
 @pytest.mark.parametrize(
-    ("softirq_figures", "lost", "wanted"),
+    ("softirq_figures", "lost", "wanted_cores"),
     [
         pytest.param({"stolen": [("batch", 0.3), ("web", 0.1)]}, 0.3, 0.5, id="own-packets-are-no-delay"),
         pytest.param(
@@ -202,10 +202,10 @@ def softirqs(
     ],
 )  # fmt: skip
 def test_packets_of_others_cost_a_container_cpu_time(
-    make: type[Make], softirq_figures: dict[str, Any], lost: float, wanted: float
+    make: type[Make], softirq_figures: dict[str, Any], lost: float, wanted_cores: float
 ) -> None:
     evidence = softirqs(make, **softirq_figures)
-    assert evidence.others[0] == pytest.approx(lost / (wanted + MIN_WANTED_CORES))
+    assert evidence.others[0] == pytest.approx(lost / (wanted_cores + MIN_WANTED_CORES))
     assert evidence.own[0] == evidence.others[1] == 0.0
 
 

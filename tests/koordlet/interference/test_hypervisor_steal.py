@@ -213,9 +213,9 @@ def test_without_steal_nothing_is_attributed_to_the_hypervisor(make: type[Make])
     simulation = Simulation([0.01, 0.0, 0.02], [0.001, 0.004, 0.002], stolen=0.0, stall=0.01)
     measured = simulation.evidence(make)
     waited, own = simulation.waits.sum(axis=1), np.diag(simulation.waits)
-    wanted = waited + simulation.ran + MIN_WANTED_CORES
-    assert measured.others == pytest.approx((waited - own) / wanted)
-    assert measured.own == pytest.approx(own / wanted)
+    wanted_cores = waited + simulation.ran + MIN_WANTED_CORES
+    assert measured.others == pytest.approx((waited - own) / wanted_cores)
+    assert measured.own == pytest.approx(own / wanted_cores)
     assert measured.hypervisor is not None
     assert not measured.hypervisor.any()
     assert all(culprit.owner.kind != "hypervisor" for row in range(3) for culprit in measured.culprits(row))
@@ -226,12 +226,12 @@ def test_a_runner_is_charged_no_more_than_it_can_have_caused(make: type[Make]) -
     steal = Steal(cores=0.5, busy=0.5, ran=np.array([0.1, 0.1]))
     waits = np.array([[0.0, 0.3], [0.0, 0.0]])
     measured = evidence_of(waits, steal.ran, steal, [make.container("web"), make.container("batch")])
-    wanted = 0.3 + 0.1 + MIN_WANTED_CORES
+    wanted_cores = 0.3 + 0.1 + MIN_WANTED_CORES
     assert measured.others[0] == pytest.approx(0.1), "the CPU use of batch, applied to the wanted time"
     assert measured.hypervisor is not None
-    assert measured.hypervisor[0] == pytest.approx((0.3 - 0.1 * wanted) / wanted)
+    assert measured.hypervisor[0] == pytest.approx((0.3 - 0.1 * wanted_cores) / wanted_cores)
     seconds = {culprit.owner.name: culprit.seconds for culprit in measured.culprits(0)}
-    assert seconds == pytest.approx({"hypervisor": 0.3 - 0.1 * wanted, "batch": 0.1 * wanted})
+    assert seconds == pytest.approx({"hypervisor": 0.3 - 0.1 * wanted_cores, "batch": 0.1 * wanted_cores})
 
 
 def test_no_more_than_the_stolen_time_is_attributed_to_the_hypervisor(make: type[Make]) -> None:
@@ -325,15 +325,15 @@ def test_the_hypervisors_part_stays_within_its_bounds(
     waits, ran = np.array(waits), np.array(ran)  # type: ignore[assignment]
     steal = Steal(stolen, float(ran.sum()) + rest, ran)  # type: ignore[arg-type, attr-defined]
     waited = waits.sum(axis=1)  # type: ignore[attr-defined]
-    wanted = wanted_time(waited, ran)  # type: ignore[arg-type]
-    taken = steal.taken_by_container(np.arange(3), waits, wanted)  # type: ignore[arg-type]
+    wanted_cores = wanted_time(waited, ran)  # type: ignore[arg-type]
+    taken = steal.taken_by_container(np.arange(3), waits, wanted_cores)  # type: ignore[arg-type]
     left = waits - taken
     assert (taken >= 0.0).all()
     assert (left >= -1e-12).all(), "no negative waiting remains"
     limit = stolen * np.maximum(waited, 1.0)
     assert (taken.sum(axis=1) <= limit * (1 + 1e-9)).all(), "no more than was stolen"
     within = taken.sum(axis=1) < limit * (1 - 1e-6)
-    most = np.append(ran, rest)[None, :] * wanted[:, None]
+    most = np.append(ran, rest)[None, :] * wanted_cores[:, None]
     most[np.arange(3), np.arange(3)] = np.inf
     assert (left <= most + 1e-9)[within].all(), "no culprit is charged more than it ran"
     assert (left <= waits * (1.0 - steal.fraction) + 1e-9)[within].all()  # type: ignore[operator]

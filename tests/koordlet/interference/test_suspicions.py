@@ -35,11 +35,11 @@ def verdict(make: type[Make], score: float, culprit: str = "batch", at: float = 
 def test_a_victim_is_suspected_until_its_score_was_low_for_a_second(make: type[Make]) -> None:
     suspicions = Suspicions()
     scores = [0.9, 1.0, 0.7, 0.5, 0.7, 0.5, 0.5, 0.5]
-    seen = []
+    suspected = []
     for look, score in enumerate(scores):
         suspicions.update({"web": verdict(make, score)}, LEAVE, look * LEAVE_SECONDS / 2)
-        seen.append(bool(suspicions.verdicts))
-    assert seen == [False, True, True, True, True, True, False, False]
+        suspected.append(bool(suspicions.verdicts))
+    assert suspected == [False, True, True, True, True, True, False, False]
 
 
 def test_only_a_new_victim_or_culprit_is_news(make: type[Make]) -> None:

@@ -294,8 +294,8 @@ class FakeApi:
             case "application/merge-patch+json" | "application/strategic-merge-patch+json":
                 if old is None:
                     return _error(404, "NotFound", f'"{name}" not found')
-                wanted = patch.get("metadata", {}).get("resourceVersion")
-                if wanted and wanted != old["metadata"]["resourceVersion"]:
+                version = patch.get("metadata", {}).get("resourceVersion")
+                if version and version != old["metadata"]["resourceVersion"]:
                     return _error(409, "Conflict", "the object has been modified")
                 if sub == "status":
                     patch = {key: value for key, value in patch.items() if key == "status"}
@@ -326,7 +326,7 @@ class FakeApi:
     ) -> web.Response:
         options = json.loads(body)
         if options.get("kind") != "DeleteOptions":
-            return _error(400, "BadRequest", "DeleteOptions wanted")
+            return _error(400, "BadRequest", "DeleteOptions expected")
         obj = self.objects.get(collection, {}).get(f"{namespace}/{name}" if namespace else name)
         if obj is None:
             return _error(404, "NotFound", f'"{name}" not found')

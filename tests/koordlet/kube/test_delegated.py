@@ -71,8 +71,8 @@ class Api:
                 status.pop("audiences", None)
             return json.dumps({"status": status}).encode()
         assert path == "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-        wanted = {"path": "/metrics", "verb": "get"}
-        allowed = spec["user"] == "ada" and spec["nonResourceAttributes"] == wanted
+        attributes = {"path": "/metrics", "verb": "get"}
+        allowed = spec["user"] == "ada" and spec["nonResourceAttributes"] == attributes
         return json.dumps({"status": {"allowed": allowed}}).encode()
 
 

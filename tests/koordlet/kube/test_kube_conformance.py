@@ -120,11 +120,11 @@ class TestConformance:
 
     async def test_informer_follows(self, kube: Client, namespace: str) -> None:
         await kube.create(config_map("before", namespace))
-        informer, seen = Informer(kube, ConfigMap, namespace), []
+        informer, events = Informer(kube, ConfigMap, namespace), []
         informer.add_handler(
-            lambda new: seen.append(("add", new.metadata.name)),
-            lambda old, new: seen.append(("update", new.metadata.name)),
-            lambda gone: seen.append(("delete", gone.metadata.name)),
+            lambda new: events.append(("add", new.metadata.name)),
+            lambda old, new: events.append(("update", new.metadata.name)),
+            lambda gone: events.append(("delete", gone.metadata.name)),
         )
         await informer.start()
         await informer.synced.wait()
@@ -132,8 +132,8 @@ class TestConformance:
         await kube.create(config_map("after", namespace, big="x" * 300_000))
         await kube.patch(ConfigMap, "after", namespace, body={"data": {"k": "v"}})
         await kube.delete(ConfigMap, "before", namespace)
-        await until(lambda: ("delete", "before") in seen)
-        mine = [(what, name) for what, name in seen if name in ("before", "after")]
+        await until(lambda: ("delete", "before") in events)
+        mine = [(what, name) for what, name in events if name in ("before", "after")]
         assert mine == [("add", "before"), ("add", "after"), ("update", "after"), ("delete", "before")]
         assert len(present(informer.get(f"{namespace}/after")).data["big"]) == 300_000
         await informer.stop()

@@ -457,14 +457,14 @@ async def test_a_late_handler_is_called_for_existing_objects(fake: FakeApi, star
 async def test_resync_calls_handlers_for_all_objects(fake: FakeApi, client: Client) -> None:
     client.clock._auto = False  # type: ignore[attr-defined]
     fake.put(NODES, "a")
-    seen = []
+    unchanged = []
     informer = Informer(client, Node, settings=InformerSettings(resync_period_s=60))
-    informer.add_handler(on_update=lambda old, new: seen.append(old is new))
+    informer.add_handler(on_update=lambda old, new: unchanged.append(old is new))
     await informer.start()
     await informer.synced.wait()
     await client.clock.advance(121)  # type: ignore[attr-defined]
     await informer.stop()
-    assert seen == [True, True]
+    assert unchanged == [True, True]
 
 
 async def test_resync_skips_objects_deleted_meanwhile(
@@ -475,13 +475,13 @@ async def test_resync_skips_objects_deleted_meanwhile(
         fake.put(NODES, f"n{number:03}")
     informer, _ = await start(Node)
     await until(lambda: fake.watching)
-    seen = []
-    informer.add_handler(on_update=lambda old, new: seen.append(new.metadata.name))
+    names = []
+    informer.add_handler(on_update=lambda old, new: names.append(new.metadata.name))
     resync = asyncio.create_task(informer._resync_all())
     await asyncio.sleep(0)
     informer._delete("n249")  # while the resync gives others a turn
     await resync
-    assert len(seen) == 249 and "n249" not in seen
+    assert len(names) == 249 and "n249" not in names
 
 
 async def test_one_object(fake: FakeApi, client: Client) -> None:

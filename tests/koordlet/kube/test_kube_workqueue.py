@@ -100,18 +100,18 @@ async def test_work_retries_what_raises_and_repeats_what_asks(
 ) -> None:
     registry = CollectorRegistry()
     queue: WorkQueue[Any] = WorkQueue("q", clock=clock, registry=registry)
-    seen = []
+    attempts = []
 
     async def reconcile(item: str) -> float | None:
-        seen.append((item, round(clock.monotonic(), 3)))
-        if len(seen) == 1:
+        attempts.append((item, round(clock.monotonic(), 3)))
+        if len(attempts) == 1:
             raise OSError("conflict")
-        return 60.0 if len(seen) == 2 else None
+        return 60.0 if len(attempts) == 2 else None
 
     worker = asyncio.create_task(queue.work(reconcile))
     queue.add("a")
     await clock.advance(100)
-    assert seen == [("a", 0), ("a", 0.005), ("a", 60.005)]
+    assert attempts == [("a", 0), ("a", 0.005), ("a", 60.005)]
     assert "conflict" in caplog.text and queue.failures("a") == 0
     assert registry.get_sample_value("koord_workqueue_retries_total", {"queue": "q"}) == 1
     await queue.shutdown()
@@ -140,11 +140,11 @@ async def test_a_cancelled_getter_loses_nothing(queue: WorkQueue[Any], clock: Fa
 async def test_work_that_meets_another_tasks_cancellation_is_retried_by_the_same_worker(
     queue: WorkQueue[Any], clock: FakeClock
 ) -> None:
-    seen = []
+    attempts = []
 
     async def reconcile(item: str) -> None:
-        seen.append(item)
-        if len(seen) == 1:
+        attempts.append(item)
+        if len(attempts) == 1:
             shared = asyncio.create_task(asyncio.sleep(60))
             shared.cancel()
             await shared
@@ -152,7 +152,7 @@ async def test_work_that_meets_another_tasks_cancellation_is_retried_by_the_same
     worker = asyncio.create_task(queue.work(reconcile))
     queue.add("a")
     await clock.advance(1)
-    assert seen == ["a", "a"] and not worker.done()
+    assert attempts == ["a", "a"] and not worker.done()
     await end_tasks(worker)
     assert worker.cancelled()
 

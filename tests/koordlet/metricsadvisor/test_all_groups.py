@@ -160,13 +160,13 @@ def test_columns_are_the_rows_in_the_units_of_the_files() -> None:
 
 
 @given(st.lists(U64, unique=True, max_size=20), st.lists(U64, max_size=20))
-def test_find_is_a_look_up(there: list[int], wanted: list[int]) -> None:
+def test_find_is_a_look_up(there: list[int], cgroups: list[int]) -> None:
     rows = np.zeros(len(there), dtype=CGROUP_STATS_ROW)
     rows["id"] = sorted(there)
     hierarchy = Hierarchy(rows["id"].copy(), rows, 4096, 1)
     places = {cgroup: at for at, cgroup in enumerate(sorted(there))}
-    found_rows = hierarchy.find(np.array(wanted, dtype=np.uint64))
-    assert found_rows.tolist() == [places.get(cgroup, -1) for cgroup in wanted]
+    found_rows = hierarchy.find(np.array(cgroups, dtype=np.uint64))
+    assert found_rows.tolist() == [places.get(cgroup, -1) for cgroup in cgroups]
 
 
 def one_row(**columns: float) -> CgroupTable:

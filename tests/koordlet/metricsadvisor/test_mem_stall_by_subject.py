@@ -84,8 +84,8 @@ def test_a_limit_within_the_container_is_its_own() -> None:
 
 
 def test_pressure_on_the_node_is_shared_by_how_often_each_pressed() -> None:
-    seen = window({10: {"direct": 90}}, {(10, 0): (90, 2), (20, 0): (10, 4)}, {20: 2, SPECIAL_KEYS["kworker"]: 1})
-    shares = pressure_shares(seen, owner, limit)
+    stalls = window({10: {"direct": 90}}, {(10, 0): (90, 2), (20, 0): (10, 4)}, {20: 2, SPECIAL_KEYS["kworker"]: 1})
+    shares = pressure_shares(stalls, owner, limit)
     assert [(share.owner.label, share.count) for share in shares[WEB.key]] == [
         ("batch/job-0/job", 6),
         ("prod/web-0/web", 2),

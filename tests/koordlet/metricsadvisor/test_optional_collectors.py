@@ -205,10 +205,10 @@ HUGE = {
 }
 
 
-@pytest.mark.parametrize(("shown", "wanted", "expected"), HUGE.values(), ids=HUGE)
-def test_huge_pages_by_gate(shown: dict[int, int], wanted: bool, expected: dict[int, int]) -> None:
+@pytest.mark.parametrize(("shown", "enabled", "expected"), HUGE.values(), ids=HUGE)
+def test_huge_pages_by_gate(shown: dict[int, int], enabled: bool, expected: dict[int, int]) -> None:
     numa = {0: NumaMemInfo(0, 10, 5, 5, shown)}
-    assert with_huge_pages(numa, wanted=wanted)[0].huge_pages == expected
+    assert with_huge_pages(numa, wanted=enabled)[0].huge_pages == expected
 
 
 @pytest.mark.kernel

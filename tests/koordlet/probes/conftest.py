@@ -153,22 +153,22 @@ def pin_dir() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def wanted() -> str:
+def variant() -> str:
     """The rung that the kernel tests stand on; the guest runs them with KOORD_TEST_PROBES=bcc, too."""
     return os.environ.get("KOORD_TEST_PROBES", "core")
 
 
 @pytest.fixture
-def tells_throttling(wanted: str) -> bool:
+def tells_throttling(variant: str) -> bool:
     """The bcc variant cannot: it counts throttled time as waiting."""
-    return wanted != "bcc"
+    return variant != "bcc"
 
 
 @pytest.fixture
-def clock_error_ns(wanted: str) -> int:
+def clock_error_ns(variant: str) -> int:
     """By which a wait may differ from the kernel's. The bcc variant has a clock of its own, read later at a switch than
     the run queue's; in the emulated guest that is a fifth of a millisecond."""
-    return 400_000 if wanted == "bcc" else 0
+    return 400_000 if variant == "bcc" else 0
 
 
 @pytest.fixture(scope="session")
@@ -178,10 +178,10 @@ def sizes(kernel_host: Host, request: pytest.FixtureRequest) -> Sizes:
 
 
 @pytest.fixture(scope="session")
-def probes(kernel_host: Host, wanted: str, sizes: Sizes) -> Iterator[ProbeSet]:
+def probes(kernel_host: Host, variant: str, sizes: Sizes) -> Iterator[ProbeSet]:
     """Loaded once for all tests that only read it: compiling the bcc variant in the guest takes minutes."""
     with own_pins("session") as path:
-        opened = open_probes(kernel_host, wanted, path, sizes=sizes)
+        opened = open_probes(kernel_host, variant, path, sizes=sizes)
         assert loaded_sched_latency(opened) is not None, opened.status
         yield opened
         opened.close()

@@ -60,7 +60,7 @@ while True:
 PIECES = """
 import mmap, os, sys
 os.sched_setaffinity(0, {0})
-size, wanted = int(sys.argv[1]), int(sys.argv[2])
+size, huge_size = int(sys.argv[1]), int(sys.argv[2])
 memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 memory.madvise(mmap.MADV_NOHUGEPAGE)
 for i in range(0, size, 4096):
@@ -69,9 +69,9 @@ for i in range(0, size, 8192):
     memory.madvise(mmap.MADV_DONTNEED, i, 4096)
 print("in pieces", flush=True)
 sys.stdin.readline()
-pages = mmap.mmap(-1, wanted, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+pages = mmap.mmap(-1, huge_size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 pages.madvise(mmap.MADV_HUGEPAGE)
-for i in range(0, wanted, 2 << 20):
+for i in range(0, huge_size, 2 << 20):
     pages[i] = 1
 print("huge", flush=True)
 sys.stdin.readline()
@@ -233,11 +233,11 @@ def test_direct_reclaim_of_a_short_node_is_each_groups_own_and_the_presser_is_na
         "victim": run_in(groups["victim"], SUFFERS),
     }
     until = time.monotonic() + 120
-    wanted = {"presser": 200, "victim": 15}
+    minimum_counts = {"presser": 200, "victim": 15}
     while True:
         window = diff(before, stalls.read())
         counts = {name: of(window, group).get("direct", (0, 0.0))[0] for name, group in groups.items()}
-        if all(counts[name] >= least for name, least in wanted.items()):
+        if all(counts[name] >= least for name, least in minimum_counts.items()):
             break
         assert time.monotonic() < until and all(process.poll() is None for process in processes.values()), counts
         time.sleep(0.2)

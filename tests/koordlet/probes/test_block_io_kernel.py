@@ -209,26 +209,26 @@ def test_direct_io_is_the_generators_and_the_disks(
     charged, outside, before, inside = kernel_bytes(mine, disk), disk.stat(), probe.read(), disk.stat()
     log = log_of(generate(mine, disk.path, mode, 64 << 10, COUNT))
     inner, window, outer = disk.stat(), diff(before, probe.read()), disk.stat()
-    seen = select(window, mine.id, disk)
+    io = select(window, mine.id, disk)
     direction, name = (READ, "Read") if mode == "read" else (WRITE, "Write")
-    counted = int(seen.of("ops")[direction])
+    counted = int(io.of("ops")[direction])
     assert COUNT - MAX_MISSED <= counted <= COUNT
-    assert seen.of("bytes")[direction] == counted * (64 << 10)
+    assert io.of("bytes")[direction] == counted * (64 << 10)
     assert kernel_bytes(mine, disk).get(name, 0) - charged.get(name, 0) == COUNT * (64 << 10)
     for column, count, each in (("ops", f"{mode}s", 1), ("bytes", f"{mode}_bytes", 64 << 10)):
-        total = seen.everybodys(column, disk)[direction]
+        total = io.everybodys(column, disk)[direction]
         assert inner[count] - inside[count] <= total + (COUNT - counted) * each
         assert total <= outer[count] - outside[count]
     # The disk's clock starts when the request is made and ends after all tracepoints of the completion, the
     # probe among them; ours starts when the bio arrives, the generator's before its call.
-    took = sum(int(seen.everybodys(column, disk)[direction]) for column in ("queue_ns", "device_ns"))
+    took = sum(int(io.everybodys(column, disk)[direction]) for column in ("queue_ns", "device_ns"))
     missed = sum(sorted(log)[counted:])
     assert (inner[f"{mode}_ms"] - inside[f"{mode}_ms"]) * MS * 0.5 <= took + missed + 5 * MS
-    assert seen.service_ns <= sum(log)  # the difference is the generator's waiting for a CPU
-    hist = seen.of("device_hist")
+    assert io.service_ns <= sum(log)  # the difference is the generator's waiting for a CPU
+    hist = io.of("device_hist")
     assert hist[0 if mode == "read" else 1].sum() == hist.sum() == counted
-    assert seen.of("throttled_ns") == 0
-    lost = seen.window.lost
+    assert io.of("throttled_ns") == 0
+    lost = io.window.lost
     assert (lost.slot_lost, lost.device_lost, lost.request_lost) == (0, 0, 0)
 
 
@@ -259,14 +259,14 @@ def test_own_throttling_is_separate_from_waiting_for_others(
     before, robbed = probe.read(), stolen()
     generator = generate(mine, disk.path, "write", 64 << 10, 24)
     log, cpu = log_of(generator), cpu_of(generator)
-    seen, robbed = select(diff(before, probe.read()), mine.id, disk), stolen() - robbed
-    assert 24 - MAX_MISSED <= seen.of("ops")[WRITE] <= 24
+    io, robbed = select(diff(before, probe.read()), mine.id, disk), stolen() - robbed
+    assert 24 - MAX_MISSED <= io.of("ops")[WRITE] <= 24
     assert sum(log) > 800 * MS, "the limit did not bite"
     # Not the disk's, so the limit's or the CPU's: entering, being woken and, where that is emulated, running take long.
-    held_back = sum(log) - seen.service_ns
-    throttled = int(seen.of("throttled_ns"))
+    held_back = sum(log) - io.service_ns
+    throttled = int(io.of("throttled_ns"))
     assert 0.85 * (held_back - cpu - robbed) - 60 * MS <= throttled <= held_back + 5 * MS, (held_back, cpu, robbed)
-    assert seen.of("ahead_ns") < 0.3 * sum(log)
+    assert io.of("ahead_ns") < 0.3 * sum(log)
 
 
 def test_throttling_by_an_ancestor_is_counted_while_bios_are_throttled(
@@ -299,9 +299,9 @@ def test_a_task_interrupted_by_a_throttle_timer_is_not_throttled(
     other.settle()
     log = log_of(generate(other, disk.path, "write", 64 << 10, 8))
     window = diff(before, probe.read())
-    seen = select(window, other.id, disk)
-    assert 8 - MAX_MISSED <= seen.of("ops")[WRITE] <= 8
-    assert 0 < seen.of("throttled_ns") <= sum(log) - seen.service_ns + 5 * MS
+    io = select(window, other.id, disk)
+    assert 8 - MAX_MISSED <= io.of("ops")[WRITE] <= 8
+    assert 0 < io.of("throttled_ns") <= sum(log) - io.service_ns + 5 * MS
     assert select(window, held.id, disk).of("throttled_ns") > 0
 
 
@@ -318,8 +318,8 @@ def test_two_throttled_groups_are_both_counted(
     logs = [log_of(writer) for writer in writers]
     window, robbed = diff(before, probe.read()), stolen() - robbed
     rows = [select(window, each.id, disk) for each in both]
-    throttled = [int(seen.of("throttled_ns")) for seen in rows]
-    held_back = [sum(log) - seen.service_ns for log, seen in zip(logs, rows, strict=True)]
+    throttled = [int(io.of("throttled_ns")) for io in rows]
+    held_back = [sum(log) - io.service_ns for log, io in zip(logs, rows, strict=True)]
     assert all(0 < counted <= held + 5 * MS for counted, held in zip(throttled, held_back, strict=True)), held_back
     longest = max(held - cpu_of(writer) - robbed for held, writer in zip(held_back, writers, strict=True))
     assert sum(throttled) >= 0.85 * longest - 60 * MS, (throttled, held_back, robbed)
@@ -341,8 +341,8 @@ def test_written_back_pages_are_their_writers(
         assert writer.stdout is not None and writer.stdout.readline() == "\n"
         os.sync()
         window = diff(before, probe.read())
-    seen = select(window, mine.id, disk)
-    assert 4 * MIB <= seen.of("bytes")[WRITE] <= 4.5 * MIB
+    io = select(window, mine.id, disk)
+    assert 4 * MIB <= io.of("bytes")[WRITE] <= 4.5 * MIB
     # The journal belongs to no cgroup: kernel threads write it.
     foreign = (window.device == disk.key) & (window.keys != mine.id) & (window.keys > 0)
     assert window.bytes[foreign][:, WRITE].sum() < MIB
@@ -359,12 +359,12 @@ def test_the_heavier_of_two_writers_is_the_lighters_culprit(
         log_of(generate(light, disk.path, "read", 4096, 200))
         for process in busy:
             log_of(process)
-        seen = select(diff(start, probe.read()), light.id, disk)
-        by_heavy, by_medium = (seen.charged(light.id, other.id) for other in (heavy, medium))
+        io = select(diff(start, probe.read()), light.id, disk)
+        by_heavy, by_medium = (io.charged(light.id, other.id) for other in (heavy, medium))
         if by_heavy > max(2 * MS, 2 * by_medium) or time.monotonic() > end:
             break
     assert by_heavy > max(2 * MS, 2 * by_medium)
-    window = seen.window
+    window = io.window
     matrix = window.culprits
     charged = {int(key) for key in matrix.culprit[matrix.victim == light.id] if key > 0}
     served = window.keys[(window.device == disk.key) & window.ops.any(axis=1)]
@@ -397,13 +397,13 @@ def test_a_flush_of_the_disk_is_the_work_of_the_cgroup_that_asked_for_it(
     end = time.monotonic() + 90
     while True:
         log_of(generate(reader, disk.path, "read", 4096, 400))
-        seen = select(diff(start, probe.read()), reader.id, disk)
-        behind = seen.charged(reader.id, syncer.id)
+        io = select(diff(start, probe.read()), reader.id, disk)
+        behind = io.charged(reader.id, syncer.id)
         if behind > 2 * MS or time.monotonic() > end:
             break
     assert syncing.poll() is None
     assert behind > 2 * MS
-    assert behind > 10 * seen.charged(reader.id, SPECIAL_KEYS["kthread"])
+    assert behind > 10 * io.charged(reader.id, SPECIAL_KEYS["kthread"])
 
 
 def test_counts_survive_a_restart_and_dead_groups_are_forgotten(

@@ -99,9 +99,9 @@ def test_no_group_is_lost_while_others_come_and_go(kernel_host: Host, roots: dic
             deadline = time.monotonic() + PATIENCE_S
             while len(by_kernel) < SEEN * len(distinct) or len(by_walk) < SEEN:
                 assert time.monotonic() < deadline, (len(by_kernel), len(by_walk))
-                seen = stats.read()
+                snapshot = stats.read()
                 for root in distinct:
-                    ids, groups = set(seen[str(root)].ids.tolist()), stay[root]
+                    ids, groups = set(snapshot[str(root)].ids.tolist()), stay[root]
                     assert set(groups.values()) <= ids
                     by_kernel |= ids - set(groups.values())
                     walked = dict(repeated[root].walk_ids())

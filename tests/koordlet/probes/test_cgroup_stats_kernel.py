@@ -60,12 +60,12 @@ def stats(kernel_host: Host) -> Iterator[CgroupStats]:
 
 def walked(stats: CgroupStats, cgroup_dir: str) -> dict[str, float]:
     """Every figure of one directory, out of one walk."""
-    seen = stats.read()
+    hierarchies = stats.read()
     row: dict[str, float] = {}
     for controller in CONTROLLERS:
         root = stats.roots[controller]
-        at = seen[root].find(np.array([cgroup_id(f"{root}/{cgroup_dir}")], dtype=np.uint64))
-        columns = seen[root].columns(at, FIGURES)
+        at = hierarchies[root].find(np.array([cgroup_id(f"{root}/{cgroup_dir}")], dtype=np.uint64))
+        columns = hierarchies[root].columns(at, FIGURES)
         row.update({name: float(values[0]) for name, values in columns.items() if not np.isnan(values[0])})
     return row
 
@@ -126,11 +126,11 @@ def test_counters_of_a_running_group_lie_between_two_readings_of_its_files(
 def test_all_cgroups_are_there_and_no_others(stats: CgroupStats, cgroup_child: Callable[[str], Any]) -> None:
     parent = cgroup_child("family")
     cgroups = [parent, *(parent.child(f"c{number}") for number in range(20))]
-    seen = stats.read()
+    hierarchies = stats.read()
     for root in set(stats.roots.values()):
         ids = {cgroup_id(f"{root}/{cgroup.dir}") for cgroup in cgroups}
-        assert ids <= set(seen[root].ids.tolist())
-        assert set(seen[root].ids.tolist()) <= ids | {cgroup_id(f"{root}/{path}") for path in tree.walk(root)}
+        assert ids <= set(hierarchies[root].ids.tolist())
+        assert set(hierarchies[root].ids.tolist()) <= ids | {cgroup_id(f"{root}/{path}") for path in tree.walk(root)}
     ended = cgroups[-1]
     gone = {cgroup_id(f"{root}/{ended.dir}") for root in stats.roots.values()}
     ended.remove()
@@ -231,10 +231,10 @@ class OneTooMany:
         self._stats, self.roots = stats, stats.roots
 
     def read(self) -> Mapping[str, Hierarchy]:
-        seen = self._stats.read()
-        for hierarchy in seen.values():
+        hierarchies = self._stats.read()
+        for hierarchy in hierarchies.values():
             hierarchy.rows["rss"] += 1
-        return seen
+        return hierarchies
 
 
 def test_wrong_figures_are_found_out_and_the_files_take_over(

@@ -72,11 +72,11 @@ def test_pressure_files_have_the_ids_of_the_naming_tree(tmp_path: Path) -> None:
     group(unified, "kubepods/pod1", 12)
     group(unified, "only-here", 99)
     (cpu / "kubepods/pod1").mkdir(parents=True)
-    seen = PressureFiles(unified, cpu).read()
-    row = seen.row((cpu / "kubepods/pod1").stat().st_ino)
-    assert row is not None and len(seen.keys) == 1
-    assert seen.sum_ns[row].tolist() == [0] * (len(KINDS) - 1) + [12_000]
-    assert seen.source == "pressure"
+    pressure = PressureFiles(unified, cpu).read()
+    row = pressure.row((cpu / "kubepods/pod1").stat().st_ino)
+    assert row is not None and len(pressure.keys) == 1
+    assert pressure.sum_ns[row].tolist() == [0] * (len(KINDS) - 1) + [12_000]
+    assert pressure.source == "pressure"
 
 
 def test_a_kernel_without_pressure_is_reported(tmp_path: Path) -> None:

@@ -41,14 +41,14 @@ def probe(kernel: Kernel) -> MemStall:
 
 def test_without_a_stall_a_snapshot_has_only_losses(kernel: Kernel, probe: MemStall) -> None:
     kernel.lost["slots"] = 3
-    seen = probe.read()
-    assert (seen.source, seen.keys.tolist(), seen.limits.ns.tolist(), seen.lost) == (
+    snapshot = probe.read()
+    assert (snapshot.source, snapshot.keys.tolist(), snapshot.limits.ns.tolist(), snapshot.lost) == (
         "bpf",
         [],
         [],
         StallLosses(slots=3),
     )
-    assert seen.hist.shape == (0, len(KINDS), BUCKETS)
+    assert snapshot.hist.shape == (0, len(KINDS), BUCKETS)
 
 
 def test_the_first_stall_counts_from_nothing(kernel: Kernel, probe: MemStall) -> None:
@@ -70,5 +70,5 @@ def test_a_limit_without_a_counted_stall_is_included(kernel: Kernel, probe: MemS
 
 def test_a_wakeup_of_kswapd_without_a_stall_is_included(kernel: Kernel, probe: MemStall) -> None:
     kernel.stats["wakeups"][0] = 2
-    seen = probe.read()
-    assert (seen.keys.tolist(), seen.wakeups.tolist()) == ([200], [2])
+    snapshot = probe.read()
+    assert (snapshot.keys.tolist(), snapshot.wakeups.tolist()) == ([200], [2])

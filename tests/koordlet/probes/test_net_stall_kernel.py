@@ -138,13 +138,13 @@ def charged(window: NetStallSnapshot, victim: int, culprit: int | None) -> int:
     return int(matrix.ns[entries if culprit is None else entries & (matrix.culprit == culprit)].sum())
 
 
-def lose_answers(client: Side, server: Side, sender: subprocess.Popen[str], wanted: int) -> None:
-    """Until the client has sent *wanted* segments again: what the server answers goes nowhere."""
+def lose_answers(client: Side, server: Side, sender: subprocess.Popen[str], segments: int) -> None:
+    """Until the client has sent `segments` again: what the server answers goes nowhere."""
     before, end = client.resent(), time.monotonic() + 60
     server.ip("route", "add", "blackhole", f"{client.address}/32")
     tell(sender, 20_000)
     wait_for_line(sender, "sent")
-    while client.resent() < before + wanted:
+    while client.resent() < before + segments:
         assert time.monotonic() < end, "nothing was sent again"
         time.sleep(0.05)
     server.ip("route", "del", "blackhole", f"{client.address}/32")

@@ -43,10 +43,10 @@ def files(tmp_path: Path) -> Files:
 
 
 def waited(source: SchedstatSource | PressureSource, group: int) -> int:
-    seen = source.read()
-    row = seen.row(group)
+    snapshot = source.read()
+    row = snapshot.row(group)
     assert row is not None
-    return int(seen.sum_ns[row])
+    return int(snapshot.sum_ns[row])
 
 
 def test_run_delay_is_summed_by_group_from_the_first_reading_on(files: Files) -> None:

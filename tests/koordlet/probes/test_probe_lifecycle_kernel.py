@@ -67,9 +67,9 @@ def open_files() -> set[str]:
 
 def waits(probes: ProbeSet, key: int) -> int:
     assert probes.sched_latency is not None
-    seen = probes.sched_latency.read()
-    row = seen.row(key)
-    return 0 if row is None else int(seen.count[row])
+    snapshot = probes.sched_latency.read()
+    row = snapshot.row(key)
+    return 0 if row is None else int(snapshot.count[row])
 
 
 def test_probes_open_one_at_a_time(kernel_host: Host, pin_dir: Path, sizes: Sizes) -> None:
@@ -92,13 +92,13 @@ def test_probes_open_one_at_a_time(kernel_host: Host, pin_dir: Path, sizes: Size
 def test_a_killed_loader_loses_no_count(
     kernel_host: Host,
     pin_dir: Path,
-    wanted: str,
+    variant: str,
     sizes: Sizes,
     group: Callable[[str], Any],
     until_arrivals: Callable[[int, int], int],
 ) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", LOADER, wanted, str(pin_dir), str(sizes.cpus)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", LOADER, variant, str(pin_dir), str(sizes.cpus)], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     try:
@@ -111,7 +111,7 @@ def test_a_killed_loader_loses_no_count(
         process.communicate()
     arrived = until_arrivals(pid, 2 * arrived)  # no koordlet runs, the programs keep counting
     sleeper.settle()
-    with_successor = open_probes(kernel_host, wanted, pin_dir, sizes=sizes)
+    with_successor = open_probes(kernel_host, variant, pin_dir, sizes=sizes)
     try:
         assert with_successor.status["sched_latency"].reused
         # Half of the arrivals came before the kill, half after it. BPF misses some (docs/probes.md), and the
@@ -121,21 +121,21 @@ def test_a_killed_loader_loses_no_count(
         with_successor.close()
 
 
-def test_closing_keeps_or_removes_the_pins(kernel_host: Host, pin_dir: Path, wanted: str, sizes: Sizes) -> None:
-    open_probes(kernel_host, wanted, pin_dir, sizes=sizes).close(keep=True)
+def test_closing_keeps_or_removes_the_pins(kernel_host: Host, pin_dir: Path, variant: str, sizes: Sizes) -> None:
+    open_probes(kernel_host, variant, pin_dir, sizes=sizes).close(keep=True)
     [pins] = (pin_dir / "sched_latency").iterdir()
     assert (pins / READY).is_dir()
-    again = open_probes(kernel_host, wanted, pin_dir, sizes=sizes)
+    again = open_probes(kernel_host, variant, pin_dir, sizes=sizes)
     assert again.status["sched_latency"].reused
     again.close()
     assert not pin_dir.exists()
 
 
 def test_pins_of_another_configuration_are_replaced(
-    kernel_host: Host, pin_dir: Path, wanted: str, sizes: Sizes
+    kernel_host: Host, pin_dir: Path, variant: str, sizes: Sizes
 ) -> None:
-    open_probes(kernel_host, wanted, pin_dir, sizes=replace(sizes, matrix=64)).close(keep=True)
-    probes = open_probes(kernel_host, wanted, pin_dir, sizes=sizes)
+    open_probes(kernel_host, variant, pin_dir, sizes=replace(sizes, matrix=64)).close(keep=True)
+    probes = open_probes(kernel_host, variant, pin_dir, sizes=sizes)
     assert probes.status["sched_latency"].loaded and not probes.status["sched_latency"].reused
     assert len(list((pin_dir / "sched_latency").iterdir())) == 1
     probes.close()
@@ -182,23 +182,23 @@ def test_a_loader_killed_half_way_is_finished_by_the_next(
 
 
 def test_full_tables_report_what_they_lose(
-    kernel_host: Host, pin_dir: Path, wanted: str, sizes: Sizes, group: Callable[[str], Any]
+    kernel_host: Host, pin_dir: Path, variant: str, sizes: Sizes, group: Callable[[str], Any]
 ) -> None:
-    probes = open_probes(kernel_host, wanted, pin_dir, sizes=replace(sizes, cgroups=2, matrix=2, shared=2))
+    probes = open_probes(kernel_host, variant, pin_dir, sizes=replace(sizes, cgroups=2, matrix=2, shared=2))
     assert probes.sched_latency is not None
     for i in range(4):
         group(f"g{i}").run("while True: time.sleep(0.002)")
     end = time.monotonic() + 60
     while True:
-        seen = probes.sched_latency.read()
-        lost = seen.lost
+        snapshot = probes.sched_latency.read()
+        lost = snapshot.lost
         if (lost.slot_lost and lost.matrix_lost_count and lost.matrix_lost_ns) or time.monotonic() > end:
             break
         time.sleep(0.05)
     probes.close()
     assert lost.slot_lost > 0
     assert lost.matrix_lost_count > 0 and lost.matrix_lost_ns > 0
-    assert seen.row(SPECIAL_KEYS["overflow"]) is not None, "waits of the nameless must still be counted"
+    assert snapshot.row(SPECIAL_KEYS["overflow"]) is not None, "waits of the nameless must still be counted"
 
 
 def test_more_pairs_than_a_cpu_has_entries_lose_nothing(
@@ -309,10 +309,10 @@ def test_run_statistics_count_every_run(
         assert after[name].run_ns > before[name].run_ns
 
 
-def test_the_loader_is_small(kernel_host: Host, pin_dir: Path, wanted: str, sizes: Sizes) -> None:
+def test_the_loader_is_small(kernel_host: Host, pin_dir: Path, variant: str, sizes: Sizes) -> None:
     """Nothing of the objects, the BTF or a compiler stays; descriptors are links', mappings' and cgroup walks' only."""
     before = open_files()
-    probes = open_probes(kernel_host, wanted, pin_dir, sizes=sizes)
+    probes = open_probes(kernel_host, variant, pin_dir, sizes=sizes)
     entries = [Path("/proc/self/fd", fd) for fd in open_files() - before]
     held = [str(entry.readlink()) for entry in entries if entry.is_symlink()]
     assert not {"anon_inode:bpf-prog", "anon_inode:btf"} & set(held)

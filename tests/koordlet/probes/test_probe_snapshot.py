@@ -111,8 +111,8 @@ def test_a_cgroup_that_is_gone_is_not_in_the_window() -> None:
 
 
 def test_waits_of_both_kinds_add_up() -> None:
-    seen = snapshot({1: [2000, 10**6]})
-    seen = replace(seen, preempt_hist=seen.wakeup_hist, preempt_sum_ns=seen.wakeup_sum_ns * 2)
-    assert seen.count.tolist() == [4]
-    assert seen.sum_ns.tolist() == [3 * (2000 + 10**6)]
-    assert seen.max_ns.tolist() == [10**6]
+    waits = snapshot({1: [2000, 10**6]})
+    waits = replace(waits, preempt_hist=waits.wakeup_hist, preempt_sum_ns=waits.wakeup_sum_ns * 2)
+    assert waits.count.tolist() == [4]
+    assert waits.sum_ns.tolist() == [3 * (2000 + 10**6)]
+    assert waits.max_ns.tolist() == [10**6]

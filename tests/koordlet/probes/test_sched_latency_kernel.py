@@ -72,8 +72,8 @@ def until_ran(schedstat: Callable[[int], Any]) -> Callable[..., Callable[[], Non
 
     def action(*pids: int) -> Callable[[], None]:
         def wait() -> None:
-            wanted, end = {pid: schedstat(pid).run_ns + 500 * MS for pid in pids}, time.monotonic() + 120
-            while any(schedstat(pid).run_ns < ns for pid, ns in wanted.items()):
+            goals, end = {pid: schedstat(pid).run_ns + 500 * MS for pid in pids}, time.monotonic() + 120
+            while any(schedstat(pid).run_ns < ns for pid, ns in goals.items()):
                 assert time.monotonic() < end, "no CPU for two minutes"
                 time.sleep(0.05)
 
@@ -138,18 +138,20 @@ def test_noisy_neighbour_is_named_and_the_wait_is_the_kernels(
 ) -> None:
     victim, noisy = group("victim"), group("noisy")
     pid, culprit = victim.run(), noisy.run()
-    seen = measure(until_ran(culprit), victim, noisy)
-    kernel, neighbour = seen.kernel[pid], seen.kernel[culprit]
+    measured = measure(until_ran(culprit), victim, noisy)
+    kernel, neighbour = measured.kernel[pid], measured.kernel[culprit]
     assert kernel.delay_ns > 200 * MS, "the two did not share a CPU"
     slack = 2 * MS + clock_error_ns * kernel.arrivals
-    assert waited(seen.result, victim.id) == pytest.approx(kernel.delay_ns, rel=0.02, abs=slack), seen.result.lost
-    assert 0.9 * kernel.arrivals - 4 <= counted(seen.result, victim.id) <= kernel.arrivals + 4
+    assert waited(measured.result, victim.id) == pytest.approx(kernel.delay_ns, rel=0.02, abs=slack), (
+        measured.result.lost
+    )
+    assert 0.9 * kernel.arrivals - 4 <= counted(measured.result, victim.id) <= kernel.arrivals + 4
     # Both always want the CPU: whenever the neighbour ran, the victim waited for it. Time that the hypervisor or an
     # interrupt stole from the neighbour is charged to it, but is not in its run time.
     # The first part of a wait with more switches than are remembered is counted, but has no named culprit.
-    older = charged(seen.culprits, victim.id, SPECIAL_KEYS["older"])
-    assert charged(seen.culprits, victim.id, noisy.id) + older >= 0.97 * neighbour.run_ns - 5 * MS
-    other_ns = charged_in_all(seen.culprits, victim.id) - charged(seen.culprits, victim.id, noisy.id)
+    older = charged(measured.culprits, victim.id, SPECIAL_KEYS["older"])
+    assert charged(measured.culprits, victim.id, noisy.id) + older >= 0.97 * neighbour.run_ns - 5 * MS
+    other_ns = charged_in_all(measured.culprits, victim.id) - charged(measured.culprits, victim.id, noisy.id)
     assert other_ns - older <= kernel.delay_ns - 0.97 * neighbour.run_ns + 5 * MS
 
 
@@ -159,11 +161,11 @@ def test_cpus_that_share_a_row_lose_no_wait(
 ) -> None:
     victim, noisy = group("victim"), group("noisy")
     pids = [victim.run(cpu=cpu) for cpu in (0, 1)]
-    seen = measure(until_ran(*[noisy.run(cpu=cpu) for cpu in (0, 1)]), victim, noisy)
-    delays, arrivals = (sum(getattr(seen.kernel[pid], name) for pid in pids) for name in ("delay_ns", "arrivals"))
+    measured = measure(until_ran(*[noisy.run(cpu=cpu) for cpu in (0, 1)]), victim, noisy)
+    delays, arrivals = (sum(getattr(measured.kernel[pid], name) for pid in pids) for name in ("delay_ns", "arrivals"))
     slack = 4 * MS + clock_error_ns * arrivals
-    assert waited(seen.result, victim.id) == pytest.approx(delays, rel=0.02, abs=slack), seen.result.lost
-    assert 0.9 * arrivals - 8 <= counted(seen.result, victim.id) <= arrivals + 8
+    assert waited(measured.result, victim.id) == pytest.approx(delays, rel=0.02, abs=slack), measured.result.lost
+    assert 0.9 * arrivals - 8 <= counted(measured.result, victim.id) <= arrivals + 8
 
 
 def test_all_waiting_is_charged_to_a_culprit(
@@ -173,23 +175,23 @@ def test_all_waiting_is_charged_to_a_culprit(
     burners = [entry.run() for entry in groups]
     for entry in groups:
         entry.run(SLEEPER)
-    seen = measure(until_ran(*burners), *groups)
+    measured = measure(until_ran(*burners), *groups)
     for entry in groups:
-        total = charged_in_all(seen.culprits, entry.id)
-        assert total == pytest.approx(waited(seen.result, entry.id), abs=MS), seen.result.lost
-        assert waited(seen.result, entry.id) > 0
-    assert seen.result.lost.matrix_lost_count == seen.result.lost.slot_lost == 0
+        total = charged_in_all(measured.culprits, entry.id)
+        assert total == pytest.approx(waited(measured.result, entry.id), abs=MS), measured.result.lost
+        assert waited(measured.result, entry.id) > 0
+    assert measured.result.lost.matrix_lost_count == measured.result.lost.slot_lost == 0
 
 
 def test_waiting_for_the_own_group_is_charged_to_it(
     measure: Measure, group: Callable[[str], Any], until_ran: Callable[..., Callable[[], None]]
 ) -> None:
     alone = group("alone")
-    seen = measure(until_ran(alone.run(), alone.run()), alone)
-    ran = sum(kernel.run_ns for kernel in seen.kernel.values())
+    measured = measure(until_ran(alone.run(), alone.run()), alone)
+    ran = sum(kernel.run_ns for kernel in measured.kernel.values())
     # Whenever one of the two ran, the other waited for it.
-    older = charged(seen.culprits, alone.id, SPECIAL_KEYS["older"])
-    assert charged(seen.culprits, alone.id, alone.id) + older >= 0.97 * ran - 5 * MS
+    older = charged(measured.culprits, alone.id, SPECIAL_KEYS["older"])
+    assert charged(measured.culprits, alone.id, alone.id) + older >= 0.97 * ran - 5 * MS
 
 
 def test_quota_throttling_is_not_contention(
@@ -199,17 +201,17 @@ def test_quota_throttling_is_not_contention(
     pid = victim.run()
     victim.quota(10_000, 100_000)
     for _ in range(4 if clock_error_ns else 1):  # a CPU that stands still between two clocks, once, is no finding
-        seen = measure(until_throttled(victim), victim)
-        kernel, stat = seen.kernel[pid], seen.throttled_ns[0]
-        both = throttled(seen.result, victim.id) + waited(seen.result, victim.id)
+        measured = measure(until_throttled(victim), victim)
+        kernel, stat = measured.kernel[pid], measured.throttled_ns[0]
+        both = throttled(measured.result, victim.id) + waited(measured.result, victim.id)
         expected = pytest.approx(kernel.delay_ns, rel=0.02, abs=2 * MS + clock_error_ns * kernel.arrivals)
         if both == expected:
             break
     assert both == expected
     if tells_throttling:
-        assert throttled(seen.result, victim.id) == pytest.approx(stat, rel=0.1, abs=20 * MS)
+        assert throttled(measured.result, victim.id) == pytest.approx(stat, rel=0.1, abs=20 * MS)
     else:
-        assert throttled(seen.result, victim.id) == 0
+        assert throttled(measured.result, victim.id) == 0
 
 
 def test_throttled_time_is_not_charged_to_a_neighbour(
@@ -219,13 +221,13 @@ def test_throttled_time_is_not_charged_to_a_neighbour(
     pid = victim.run()
     noisy.run()
     victim.quota(10_000, 100_000)
-    seen = measure(until_throttled(victim), victim, noisy)
-    kernel, stat = seen.kernel[pid], seen.throttled_ns[0]
-    contention = kernel.delay_ns - throttled(seen.result, victim.id)
-    assert waited(seen.result, victim.id) == pytest.approx(contention, rel=0.05, abs=5 * MS)
-    assert charged(seen.culprits, victim.id, noisy.id) <= waited(seen.result, victim.id) + 2 * MS
+    measured = measure(until_throttled(victim), victim, noisy)
+    kernel, stat = measured.kernel[pid], measured.throttled_ns[0]
+    contention = kernel.delay_ns - throttled(measured.result, victim.id)
+    assert waited(measured.result, victim.id) == pytest.approx(contention, rel=0.05, abs=5 * MS)
+    assert charged(measured.culprits, victim.id, noisy.id) <= waited(measured.result, victim.id) + 2 * MS
     if tells_throttling:
-        assert throttled(seen.result, victim.id) == pytest.approx(stat, rel=0.1, abs=20 * MS)
+        assert throttled(measured.result, victim.id) == pytest.approx(stat, rel=0.1, abs=20 * MS)
 
 
 def test_waking_into_a_throttled_group_is_throttling(
@@ -236,13 +238,13 @@ def test_waking_into_a_throttled_group_is_throttling(
     burner, sleeper = victim.run(), victim.run(SLEEPER)
     victim.quota(10_000, 100_000)
     until_throttled(victim, 100 * MS)()  # a first throttling, so that every kernel's baseline is there
-    seen = measure(until_throttled(victim), victim)
-    delays = [seen.kernel[pid].delay_ns for pid in (burner, sleeper)]
-    both = throttled(seen.result, victim.id) + waited(seen.result, victim.id)
+    measured = measure(until_throttled(victim), victim)
+    delays = [measured.kernel[pid].delay_ns for pid in (burner, sleeper)]
+    both = throttled(measured.result, victim.id) + waited(measured.result, victim.id)
     assert both == pytest.approx(sum(delays), rel=0.03, abs=5 * MS)
     if tells_throttling:
         # Throttled nearly as long as the burner, and counted beside it.
-        assert 1.5 * seen.throttled_ns[0] < throttled(seen.result, victim.id) < 2.1 * seen.throttled_ns[0]
+        assert 1.5 * measured.throttled_ns[0] < throttled(measured.result, victim.id) < 2.1 * measured.throttled_ns[0]
 
 
 def test_sleepers_wait_after_wakeups_and_burners_after_preemption(
@@ -259,10 +261,10 @@ def test_sleepers_wait_after_wakeups_and_burners_after_preemption(
         for pid in pids:
             until_arrivals(pid, schedstat(pid).arrivals + 60)
 
-    seen = measure(often, sleeper, burner, other)
-    s, b = seen.result.row(sleeper.id), seen.result.row(burner.id)
+    measured = measure(often, sleeper, burner, other)
+    s, b = measured.result.row(sleeper.id), measured.result.row(burner.id)
     assert s is not None and b is not None
-    wakeups, preemptions = seen.result.wakeup_hist.sum(axis=1), seen.result.preempt_hist.sum(axis=1)
+    wakeups, preemptions = measured.result.wakeup_hist.sum(axis=1), measured.result.preempt_hist.sum(axis=1)
     assert wakeups[s] > 20 and wakeups[s] > 3 * preemptions[s]
     assert preemptions[b] > 20 and preemptions[b] > 3 * wakeups[b]
 
@@ -275,13 +277,13 @@ def test_a_sleepers_waits_are_the_kernels_and_idle_cpus_are_culprits(
     named = spent = 0
     for _ in range(10):  # the CPU may be busy with others' work for a while
         start = idle_ticks(cpu=0)
-        seen = measure(0.5, sleeper)
+        measured = measure(0.5, sleeper)
         spent += idle_ticks(cpu=0) - start
-        kernel = seen.kernel[pid]
+        kernel = measured.kernel[pid]
         slack = 2 * MS + clock_error_ns * kernel.arrivals
-        assert waited(seen.result, sleeper.id) == pytest.approx(kernel.delay_ns, rel=0.02, abs=slack)
-        assert 0.9 * kernel.arrivals - 4 <= counted(seen.result, sleeper.id) <= kernel.arrivals + 4
-        named += charged(seen.culprits, sleeper.id, SPECIAL_KEYS["idle"])
+        assert waited(measured.result, sleeper.id) == pytest.approx(kernel.delay_ns, rel=0.02, abs=slack)
+        assert 0.9 * kernel.arrivals - 4 <= counted(measured.result, sleeper.id) <= kernel.arrivals + 4
+        named += charged(measured.culprits, sleeper.id, SPECIAL_KEYS["idle"])
         if named:
             break
     assert named > 0 or spent < 10, "the CPU idled, but no wait for its wake-up was counted"
@@ -293,10 +295,10 @@ def test_kernel_threads_are_culprits_of_their_own(measure: Measure, group: Calla
     victim.run(cpu=0)
     mover.run("while True:\n os.sched_setaffinity(0, {0})\n os.sched_setaffinity(0, {1})")
     for _ in range(10):  # a machine may stand still all the while
-        seen = measure(0.8, victim, mover)
-        if charged(seen.culprits, victim.id, SPECIAL_KEYS["migration"]):
+        measured = measure(0.8, victim, mover)
+        if charged(measured.culprits, victim.id, SPECIAL_KEYS["migration"]):
             break
-    assert charged(seen.culprits, victim.id, SPECIAL_KEYS["migration"]) > 0
+    assert charged(measured.culprits, victim.id, SPECIAL_KEYS["migration"]) > 0
 
 
 def test_waiting_survives_a_move_to_another_cpu(
@@ -318,14 +320,14 @@ def test_waiting_survives_a_move_to_another_cpu(
                 os.sched_setaffinity(pid, {cpu})
                 time.sleep(0.003)
 
-    seen = measure(push, moved, noisy)
+    measured = measure(push, moved, noisy)
     rel = 0.5 if clock_error_ns else 0.02
-    assert waited(seen.result, moved.id) == pytest.approx(seen.kernel[pid].delay_ns, rel=rel, abs=2 * MS)
-    without_culprit = charged(seen.culprits, moved.id, SPECIAL_KEYS["moved"])
+    assert waited(measured.result, moved.id) == pytest.approx(measured.kernel[pid].delay_ns, rel=rel, abs=2 * MS)
+    without_culprit = charged(measured.culprits, moved.id, SPECIAL_KEYS["moved"])
     if clock_error_ns:
         assert without_culprit > 0
     else:
-        assert without_culprit < 0.1 * charged(seen.culprits, moved.id, noisy.id), "it was preempted, not woken"
+        assert without_culprit < 0.1 * charged(measured.culprits, moved.id, noisy.id), "it was preempted, not woken"
 
 
 def test_the_waiting_times_alone_agree_with_the_snapshots_before_and_after(

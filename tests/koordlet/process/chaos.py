@@ -128,8 +128,8 @@ class Chaos:
         assert self.policy is not None
         pinned = any(pod.spec.annotations == OWN for pod in self.fleet.pods.values())
         policy = replace(self.policy, pools=str(self.cpus - {max(self.cpus)})) if pinned else self.policy
-        wanted = expected(self.before, self.fleet, policy)
-        return differences(wanted, walk(self.fleet.tree), unseen(self.fleet, policy))
+        expected_settings = expected(self.before, self.fleet, policy)
+        return differences(expected_settings, walk(self.fleet.tree), unseen(self.fleet, policy))
 
     def churn(self) -> None:
         """A pod goes and another comes; the kubelet tells of it a moment later."""

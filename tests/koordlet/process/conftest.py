@@ -173,8 +173,8 @@ class PodTree:
             assert mounts.unified is not None
             self.roots[""] = mounts.unified
         else:
-            wanted = (*HIERARCHIES, "blkio") if disks else HIERARCHIES
-            self.roots = {name: mounts.v1[name] for name in wanted if name in mounts.v1}
+            controllers = (*HIERARCHIES, "blkio") if disks else HIERARCHIES
+            self.roots = {name: mounts.v1[name] for name in controllers if name in mounts.v1}
             if mounts.unified is not None:  # hybrid: no controllers, but pressure
                 self.roots["unified"] = mounts.unified
         self.top = f"koord-process-{os.getpid()}-{next(_serial)}"
@@ -266,13 +266,13 @@ class View:
         assert self.holder.stdout is not None
         assert self.holder.stdout.readline() == "ready\n", "the view could not be mounted"
 
-    def seen(self, path: Path) -> Path:
+    def from_outside(self, path: Path) -> Path:
         """The same path as processes within see it."""
         return Path(f"/proc/{self.holder.pid}/root") / path.relative_to("/")
 
     @property
     def pins(self) -> Path:
-        return self.seen(self.sys_fs / "bpf")
+        return self.from_outside(self.sys_fs / "bpf")
 
     def flags(self) -> list[str]:
         return [

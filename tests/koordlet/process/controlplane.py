@@ -123,10 +123,10 @@ class ControlPlane:
         self.scheduler.kill()
 
 
-def _covers(actual: Any, wanted: Any) -> bool:
-    if isinstance(wanted, dict):
-        return isinstance(actual, dict) and all(_covers(actual.get(key), value) for key, value in wanted.items())
-    return bool(actual == wanted)
+def _covers(actual: Any, expected: Any) -> bool:
+    if isinstance(expected, dict):
+        return isinstance(actual, dict) and all(_covers(actual.get(key), value) for key, value in expected.items())
+    return bool(actual == expected)
 
 
 class Ledger(threading.Thread):

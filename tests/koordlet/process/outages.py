@@ -76,7 +76,7 @@ class FullDisk:
     name, settled = "disk full", False
 
     def __init__(self, view: Any) -> None:
-        self._filler = view.seen(view.state) / "filler"
+        self._filler = view.from_outside(view.state) / "filler"
 
     def begin(self) -> None:
         with self._filler.open("wb", buffering=0) as file:

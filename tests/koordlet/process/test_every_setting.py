@@ -82,11 +82,11 @@ class Play:
         scene.fleet.annotate("lsr-guaranteed", OWN if step.pinned else {})
         scene.publish()
         scene.ask(documents(step.policy))
-        wanted = expected(self.before, scene.fleet, step.policy)
-        self.touched |= {place[1] for place, text in wanted.items() if text != self.before[place]}
+        expected_settings = expected(self.before, scene.fleet, step.policy)
+        self.touched |= {place[1] for place, text in expected_settings.items() if text != self.before[place]}
         last = None
         while True:
-            left = differences(wanted, walk(self.tree), unseen(scene.fleet, step.policy))
+            left = differences(expected_settings, walk(self.tree), unseen(scene.fleet, step.policy))
             runs = scene.runs("qos")
             if last is None and scene.decides():
                 last = runs + ROUNDS

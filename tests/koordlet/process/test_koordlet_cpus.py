@@ -76,11 +76,11 @@ def scene(tools: Any, trees: Any, views: Any, tmp_path_factory: pytest.TempPathF
         scene.close()
 
 
-def _ask(scene: Scene, *, wanted: bool) -> None:
+def _ask(scene: Scene, *, enabled: bool) -> None:
     """The scheduler pins, the manager says what the node's CPUs are worth; or neither."""
-    scene.annotate({"node.koordinator.sh/cpu-normalization-ratio": f"{RATIO:.2f}" if wanted else None})
-    scene.fleet.annotate("pinned", {STATUS: json.dumps({"cpuset": str(LAST)})} if wanted else {})
-    scene.ask({"resourceQOSStrategy": SLO["resourceQOSStrategy"] if wanted else None})
+    scene.annotate({"node.koordinator.sh/cpu-normalization-ratio": f"{RATIO:.2f}" if enabled else None})
+    scene.fleet.annotate("pinned", {STATUS: json.dumps({"cpuset": str(LAST)})} if enabled else {})
+    scene.ask({"resourceQOSStrategy": SLO["resourceQOSStrategy"] if enabled else None})
     scene.publish()
 
 
@@ -89,7 +89,7 @@ def history(scene: Scene) -> History:
     """All of it, in order."""
     tree, until = scene.fleet.tree, scene.tools.until
     history = History({pod.spec.name: pod for pod in scene.fleet.pods.values()}, walk(tree))
-    _ask(scene, wanted=True)
+    _ask(scene, enabled=True)
     scene.start()
     web, best_effort = history.pods["web"], qos_dir(scene.fleet.driver, KubeQOS.BESTEFFORT)
 
@@ -106,12 +106,12 @@ def history(scene: Scene) -> History:
     }
     scene.koordlet.kill()
     history.killed = walk(tree)
-    _ask(scene, wanted=False)
+    _ask(scene, enabled=False)
     scene.start()
     until(lambda: _unpinned(walk(tree), history.before) == [], "restoring of what the killed one left")
     scene.settle()
     history.off = walk(tree)
-    _ask(scene, wanted=True)
+    _ask(scene, enabled=True)
     until(reached, "all settings again")
     scene.settle()
     history.again = walk(tree)

@@ -40,7 +40,7 @@ class Cache:
     """The emulated resctrl as processes in the view see it."""
 
     def __init__(self, view: Any, vendor: str) -> None:
-        self.root = view.seen(view.sys_fs) / "resctrl"
+        self.root = view.from_outside(view.sys_fs) / "resctrl"
         command = [sys.executable, "-S", str(resctrlfs.__file__), str(view.sys_fs / "resctrl"), vendor, "closids=8"]
         self.process = subprocess.Popen(view.enter(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None

@@ -273,10 +273,10 @@ def test_without_pressure_the_rest_goes_on(tree: Any, pair: Any, views: Any, koo
 def test_a_full_disk_costs_snapshots_only(tree: Any, pair: Any, views: Any, koordlets: Any, tools: Any) -> None:
     view = views(tree)
     subprocess.run(view.enter(["mount", "-t", "tmpfs", "-o", "size=4k", "none", str(view.state)]), check=True)
-    view.seen(view.state).joinpath("full").write_bytes(b"x" * 4096)
+    view.from_outside(view.state).joinpath("full").write_bytes(b"x" * 4096)
     koordlet = koordlets(view).wait()
     _until_snapshots_fail(koordlet, tools)
-    names = sorted(path.name for path in view.seen(view.state).iterdir())
+    names = sorted(path.name for path in view.from_outside(view.state).iterdir())
     assert names == ["full", "lock"], "half a snapshot stayed behind"
     tools.until(lambda: koordlet.row(pair[0]).get("cpu", 0) > 0.005, "use of the worker")
     assert "No space left" in koordlet.log

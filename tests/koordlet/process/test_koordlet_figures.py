@@ -62,8 +62,10 @@ class Scene:
     def counter(self, scrape: int, name: str, container: Any, **labels: str) -> float:
         """Sum over the samples of a container."""
         family = self.scrapes[scrape][name.removesuffix("_total")]
-        wanted = {"container_id": container.key, **labels}
-        return float(sum(s.value for s in family.samples if s.name == name and wanted.items() <= s.labels.items()))
+        labels_of_container = {"container_id": container.key, **labels}
+        return float(
+            sum(s.value for s in family.samples if s.name == name and labels_of_container.items() <= s.labels.items())
+        )
 
     def gained(self, name: str, container: Any, **labels: str) -> float:
         return self.counter(1, name, container, **labels) - self.counter(0, name, container, **labels)

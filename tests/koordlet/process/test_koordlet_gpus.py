@@ -159,7 +159,7 @@ def history(
 
 
 def _lived(node: Node, until: Callable[..., Any]) -> History:
-    seen, koordlet = History(), node.koordlet
+    history, koordlet = History(), node.koordlet
     until(lambda: len(_gpu_samples(koordlet, "koordlet_container_gpu_used_memory_bytes")) == 3, "who holds memory")
     at = 0
 
@@ -172,17 +172,17 @@ def _lived(node: Node, until: Callable[..., Any]) -> History:
     until(busy, "a GPU at work")
     for name in ("node_gpu_memory_bytes", "node_gpu_used_memory_bytes", "container_gpu_used_memory_bytes"):
         for labels, value in _gpu_samples(koordlet, f"koordlet_{name}").items():
-            seen.metrics[name, *labels] = value
+            history.metrics[name, *labels] = value
     until(lambda: node.condition("gpu_health")[0] == 1, "health to be watched")
-    seen.conditions = {name: node.condition(name) for name in ("gpu", "gpu_health")}
+    history.conditions = {name: node.condition(name) for name in ("gpu", "gpu_health")}
 
     def reported() -> Any:
         metric = node.api.find(METRIC) or {}
         usage = metric.get("status", {}).get("nodeMetric", {}).get("nodeUsage", {})
         return metric if usage.get("devices") and metric["status"].get("podsMetric") else None
 
-    seen.metric = until(reported, "devices in NodeMetric")
-    seen.device = until(lambda: node.api.find(DEVICE), "the Device")
+    history.metric = until(reported, "devices in NodeMetric")
+    history.device = until(lambda: node.api.find(DEVICE), "the Device")
     node.machine.events = [(FIRST, nvidia.XID, 79)]
     node.machine.tell()
 
@@ -190,19 +190,19 @@ def _lived(node: Node, until: Callable[..., Any]) -> History:
         device = node.api.find(DEVICE)
         return device if any(not info.get("health") for info in device["spec"]["devices"]) else None
 
-    seen.sick = until(sick, "an unhealthy GPU in the Device")
+    history.sick = until(sick, "an unhealthy GPU in the Device")
     node.machine.hangs.add("nvmlDeviceGetMemoryInfo_v2")
     node.machine.tell()
-    seen.hung = until(
+    history.hung = until(
         lambda: (condition := node.condition("gpu"))[0] == 0 and condition, "the condition of a hung NVML"
     )
     calls, ticks = node.asked(), _runs(koordlet, "collect-use")
     until(lambda: _runs(koordlet, "collect-use") >= ticks + 3, "ticks while NVML hangs")
-    seen.ticks_while_hung = int(_runs(koordlet, "collect-use") - ticks)
-    seen.calls_while_hung = node.asked() - calls
-    seen.status = koordlet.terminate()
-    seen.log = koordlet.log
-    return seen
+    history.ticks_while_hung = int(_runs(koordlet, "collect-use") - ticks)
+    history.calls_while_hung = node.asked() - calls
+    history.status = koordlet.terminate()
+    history.log = koordlet.log
+    return history
 
 
 def _gpu_samples(koordlet: Any, name: str) -> dict[tuple[str, str], float]:

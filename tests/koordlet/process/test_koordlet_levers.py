@@ -162,8 +162,8 @@ class Node:
         texts = [Path(f"/proc/{process.pid}/io").read_text() for process in self.boxes[name].processes]
         return float(sum(int(text.partition("\nread_bytes: ")[2].split()[0]) for text in texts))
 
-    def short_of_memory(self, wanted: bool) -> None:
-        self.scene.fleet.write("kubepods", "memory.limit_in_bytes", ALL_PODS * MIB if wanted else -1)
+    def short_of_memory(self, limited: bool) -> None:
+        self.scene.fleet.write("kubepods", "memory.limit_in_bytes", ALL_PODS * MIB if limited else -1)
 
     # --- koordlet's word
 

@@ -50,8 +50,8 @@ def test_stalls_and_kills_are_reported(trees: Callable[..., Any], views: Any, ko
     )
     assert koordlet.values(shares, container_id=short.key, culprit=short.name) == [1.0]
     assert koordlet.log.count("Out of memory: a task was killed") == 1
-    seen = stalled(koordlet)
+    before = stalled(koordlet)
     koordlet.kill()
     successor = koordlets(view).wait()
-    tools.until(lambda: stalled(successor) > seen, "what went before, and more")
+    tools.until(lambda: stalled(successor) > before, "what went before, and more")
     tools.until(lambda: successor.values(KILLED, container_id=doomed.key, scope="limit") == [1.0], "the kill before")

@@ -67,11 +67,11 @@ def decided(view: NodeView, **options: Any) -> dict[tuple[str, str], int]:
 
 
 def test_a_throttled_containers_quota_grows_to_its_ceiling() -> None:
-    quota, seen = 200_000, []
+    quota, quotas = 200_000, []
     for _ in range(7):
         quota = next_quota(quota, 200_000, AUTO, SharedCpuLoad.IDLE, 0.1, allowed=True)
-        seen.append(quota)
-    assert seen == [240_000, 288_000, 345_600, 414_720, 497_664, 597_196, 600_000]
+        quotas.append(quota)
+    assert quotas == [240_000, 288_000, 345_600, 414_720, 497_664, 597_196, 600_000]
 
 
 @pytest.mark.parametrize(

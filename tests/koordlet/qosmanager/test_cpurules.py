@@ -75,9 +75,9 @@ def test_one_malformed_annotation_rejects_all_of_them(changes: dict[str, Any]) -
 
 
 def test_the_ratio_stays_when_malformed_and_when_it_hardly_changes() -> None:
-    rules, seen = NodeRules(), []
+    rules, ratios = NodeRules(), []
     for text in ("1.20", "1.205", "zero", "-1", "1.25", None, "1.0"):
         annotations = {} if text is None else {names.ANNOTATION_CPU_NORMALIZATION_RATIO: text}
         rules.node(None, make_node(annotations=annotations))
-        seen.append(rules.normalization)
-    assert seen == [1.2, 1.2, 1.2, 1.2, 1.25, 1.0, 1.0]
+        ratios.append(rules.normalization)
+    assert ratios == [1.2, 1.2, 1.2, 1.2, 1.25, 1.0, 1.0]

@@ -116,17 +116,15 @@ def test_a_pod_that_does_not_help_is_not_evicted() -> None:
 
 
 @given(st.lists(st.integers(0, 10), min_size=1, max_size=8), st.lists(st.integers(1, 30), min_size=1, max_size=3))
-def test_no_pod_is_evicted_twice_or_without_need(amounts: list[int], wanted: list[int]) -> None:
+def test_no_pod_is_evicted_twice_or_without_need(amounts: list[int], needs: list[int]) -> None:
     pods = tuple(make_pod(f"p{number}") for number in range(len(amounts)))
     gives = {pod.meta.uid: {"cpu": amount} for pod, amount in zip(pods, amounts, strict=True)}
-    gone = evicted(
-        EvictionProgress([EvictionTask(str(need), "podUsed", {"cpu": need}, pods, gives) for need in wanted])
-    )
+    gone = evicted(EvictionProgress([EvictionTask(str(need), "podUsed", {"cpu": need}, pods, gives) for need in needs]))
     assert len(gone) == len(set(gone))
     released = [gives[f"uid-{name}"]["cpu"] for name in gone]
     assert all(released)
-    assert sum(released) >= min(max(wanted), sum(amounts))
-    assert sum(released[:-1]) < max(wanted), "the last eviction was needed"
+    assert sum(released) >= min(max(needs), sum(amounts))
+    assert sum(released[:-1]) < max(needs), "the last eviction was needed"
 
 
 @pytest.mark.parametrize(

@@ -133,8 +133,8 @@ async def test_strategies_that_follow_pods_follow_the_nodes_rules_at_once() -> N
     manager, _, _, clock = manager_of(follower, other, interval=60.0)
     rules, notes, view = CPURules(shared={0: CPUSet({1})}), [], clock["view"]
     known = [replace(view, cpu_rules=rules, normalization=ratio) for ratio in (1.0, 1.2, 1.2)]
-    for seen in (view, view, *known):
-        clock["view"] = seen
+    for node_view in (view, view, *known):
+        clock["view"] = node_view
         await manager.round()
         notes.append(manager.notes["pods"])
         clock["now"] += 1

@@ -62,10 +62,12 @@ def everywhere(l3: str, mb: int) -> dict[str, str]:
 )  # fmt: skip
 def test_schemata_of_a_class(vendor: str, qos: dict[str, Any], expected: dict[str, tuple[str, int]]) -> None:
     settings = values(decided(qos, mounted=facts(vendor)))
-    wanted = {("mount", ""): "on"}
+    expected_settings = {("mount", ""): "on"}
     for group, (l3, mb) in expected.items():
-        wanted |= {("group", group): "present"} | {(line, group): text for line, text in everywhere(l3, mb).items()}
-    assert settings == wanted
+        expected_settings |= {("group", group): "present"} | {
+            (line, group): text for line, text in everywhere(l3, mb).items()
+        }
+    assert settings == expected_settings
 
 
 def test_threads_are_assigned_to_the_group_of_their_class() -> None:

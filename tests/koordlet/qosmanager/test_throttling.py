@@ -127,16 +127,21 @@ def test_with_events_disabled_the_audit_log_is_complete() -> None:
 
 def test_a_culprit_is_throttled_to_the_floor_and_released_in_steps() -> None:
     """Down to the floor, unchanged while the alarm ends, released in steps, and no setting remains."""
-    stage, seen = Stage({"cpu": {"enable": True, "floorPercent": 50, "releaseSeconds": 10}}), []
+    stage, quotas = Stage({"cpu": {"enable": True, "floorPercent": 50, "releaseSeconds": 10}}), []
     for _ in range(20):
-        seen.append(stage.settings(present(stage.round(verdict((BURN, 0.9)))))["burn", QUOTA])
-    assert sorted(set(seen), reverse=True) == [80_000, 60_000, 50_000] and seen[-1] == 50_000
+        quotas.append(stage.settings(present(stage.round(verdict((BURN, 0.9)))))["burn", QUOTA])
+    assert sorted(set(quotas), reverse=True) == [80_000, 60_000, 50_000] and quotas[-1] == 50_000
     for _ in range(30):
         decided = stage.round(verdict((BURN, 0.9), state=AlarmState.RECOVERING))
         assert decided is not None
         assert stage.settings(decided) == {("burn", QUOTA): 50_000}
-    seen = [stage.settings(present(stage.round())).get(("burn", QUOTA), -1) for _ in range(40)]
-    assert [value for at, value in enumerate(seen) if at == 0 or seen[at - 1] != value] == [50_000, 70_000, 90_000, -1]
+    quotas = [stage.settings(present(stage.round())).get(("burn", QUOTA), -1) for _ in range(40)]
+    assert [value for at, value in enumerate(quotas) if at == 0 or quotas[at - 1] != value] == [
+        50_000,
+        70_000,
+        90_000,
+        -1,
+    ]
     assert stage.acts.throttled == () and present(stage.round()).notices == ()
 
 
@@ -247,14 +252,14 @@ def test_memory_policies(policy: str, kernel: bool, expected: dict[tuple[str, st
 
 def test_a_large_culprit_reaches_its_goal_in_bounded_writes() -> None:
     """Each write reclaims before it returns, so one write reduces the limit by 128 MiB at most."""
-    stage, now, seen = Stage({"memory": {"enable": True, "intervalSeconds": 600}}), 2000 * MIB, []
+    stage, now, limits = Stage({"memory": {"enable": True, "intervalSeconds": 600}}), 2000 * MIB, []
     for _ in range(6):
         big = replace(BURN, memory=now)
         decided = stage.round(verdict((big, 0.9), resource=WaitResource.MEMORY), pods=(WEB, big))
         assert decided is not None
         now = stage.settings(decided)["burn", HIGH]
-        seen.append(now // MIB)
-    assert seen == [1872, 1744, 1616, 1600, 1600, 1600]
+        limits.append(now // MIB)
+    assert limits == [1872, 1744, 1616, 1600, 1600, 1600]
     assert stage.acts.throttled[0].state.level == 80 and "1600 MiB" in stage.acts.throttled[0].remaining
 
 
@@ -472,8 +477,8 @@ def test_a_suspicion_gives_one_step_without_events_and_is_released_soon() -> Non
     assert decided.notices[0].details["provisional"]
     for _ in range(10):
         assert stage.settings(suspected(stage, suspicion((BURN, 0.9)))) == {("burn", QUOTA): 80_000}
-    seen = [stage.settings(suspected(stage)) for _ in range(3)]
-    assert seen == [{("burn", QUOTA): 80_000}, {}, {}]
+    rounds = [stage.settings(suspected(stage)) for _ in range(3)]
+    assert rounds == [{("burn", QUOTA): 80_000}, {}, {}]
     assert stage.acts.throttled == ()
 
 
@@ -525,5 +530,5 @@ def test_a_remembered_culprit_is_forgotten_when_the_action_is_disabled() -> None
     suspected(stage)
     stage.strategy = Stage().strategy
     suspected(stage, suspicion((BURN, 0.9)))
-    seen = [stage.settings(suspected(stage)) for _ in range(3)]
-    assert seen[-1] == {}, "the first release time again"
+    rounds = [stage.settings(suspected(stage)) for _ in range(3)]
+    assert rounds[-1] == {}, "the first release time again"

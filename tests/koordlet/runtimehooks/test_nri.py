@@ -39,12 +39,12 @@ class Extra:
     stages = (HookStage.PRE_CREATE_CONTAINER,)
 
     def __init__(self, fresh: str = "") -> None:
-        self.seen: list[HookContext] = []
+        self.contexts: list[HookContext] = []
         own = ContainerMount(fresh, "/cache", options=WRITABLE, directory=MountDirectory.FRESH)
         self._fresh = (own,) if fresh else ()
 
     def answer(self, stage: HookStage, context: HookContext, view: Any) -> HookAnswer:
-        self.seen.append(context)
+        self.contexts.append(context)
         return HookAnswer(
             env={"B": "2", "A": "1"},
             mounts=(ContainerMount("/lib.so", "/lib.so"), *self._fresh),
@@ -96,10 +96,12 @@ async def configured_plugin(runtime: Any) -> Any:
 async def test_it_registers_and_subscribes(tmp_path: Path, connect: Callable[..., Any]) -> None:
     async with fake.Runtime(tmp_path / "nri.sock") as runtime:
         plugin = await connect(Node())
-        seen = await configured_plugin(runtime)
-        assert (seen.index, seen.name) == ("00", "koordlet_nri")
-        assert seen.events == event_mask(["RunPodSandbox", "RemovePodSandbox", "CreateContainer", "UpdateContainer"])
-        assert seen.events == 0b1000_1101
+        configured = await configured_plugin(runtime)
+        assert (configured.index, configured.name) == ("00", "koordlet_nri")
+        assert configured.events == event_mask(
+            ["RunPodSandbox", "RemovePodSandbox", "CreateContainer", "UpdateContainer"]
+        )
+        assert configured.events == 0b1000_1101
         await until(lambda: plugin.problem == "")
 
 
@@ -145,7 +147,7 @@ async def test_a_container_is_adjusted(tmp_path: Path, connect: Callable[..., An
     )  # fmt: skip
     assert list(fresh.iterdir()) == []
     assert fresh.stat().st_mode & 0o7777 == 0o1777
-    (context,) = extra.seen
+    (context,) = extra.contexts
     assert context.container is not None
     assert (context.container.id, context.container.env) == ("containerd://abc", {"HOME": "/root"})
 
@@ -201,14 +203,14 @@ async def test_a_failing_hook_by_policy(tmp_path: Path, connect: Callable[..., A
     for policy in FailurePolicy:
         async with fake.Runtime(tmp_path / "nri.sock") as runtime:
             plugin = await connect(Node(policy=policy))
-            seen = await configured_plugin(runtime)
+            configured = await configured_plugin(runtime)
             if policy is FailurePolicy.IGNORE:
-                assert await seen.call("CreateContainer", create("{")) in (b"", b"\n\x00")
+                assert await configured.call("CreateContainer", create("{")) in (b"", b"\n\x00")
                 bad = pb.PodRequest(pod=pod(parent="/kubepods/../x"))
-                assert await seen.call("RunPodSandbox", bad) == b""
+                assert await configured.call("RunPodSandbox", bad) == b""
             else:
                 with pytest.raises(RuntimeError, match=r"default/job, container c.*extended-resource-spec"):
-                    await seen.call("CreateContainer", create("{"))
+                    await configured.call("CreateContainer", create("{"))
             await plugin.stop()
         (tmp_path / "nri.sock").unlink(missing_ok=True)
 

@@ -119,7 +119,7 @@ class Scene:
         await self.client.start_container(created)
         return created
 
-    async def seen(self, name: str) -> dict[str, str]:
+    async def report(self, name: str) -> dict[str, str]:
         """The complete report that the pod's container writes about itself."""
         log = self.folder / f"{name}.log"
 
@@ -170,9 +170,9 @@ async def test_a_container_has_everything_at_its_first_instruction(scene: Scene)
     assert [pod.meta.uid for pod in node.announced.current()] == ["first"], "told of the pod before its containers"
     assert node.rounds == 1, "and its settings were in the kernel when RunPodSandbox returned"
     await scene.container(sandbox)
-    seen = await scene.seen("first")
-    assert {name: seen[name] for name in WANTED} == WANTED
-    assert re.match(r"crw-rw-rw-.* 1, +3 .*/dev/koord-null", seen["device"]), seen["device"]
+    report = await scene.report("first")
+    assert {name: report[name] for name in WANTED} == WANTED
+    assert re.match(r"crw-rw-rw-.* 1, +3 .*/dev/koord-null", report["device"]), report["device"]
     await scene.client.stop_pod_sandbox(sandbox[0])
     await scene.client.remove_pod_sandbox(sandbox[0])
     await until(lambda: len(node.announced) == 0)
@@ -181,14 +181,14 @@ async def test_a_container_has_everything_at_its_first_instruction(scene: Scene)
 async def test_without_koordlet_a_container_has_the_requested_values(scene: Scene) -> None:
     """This shows that the values in the other tests come from the plugin."""
     await scene.container(await scene.pod("alone"), LOOK.replace("$(cat /cache/told)", "").replace("$(ls", "$(echo"))
-    seen = await scene.seen("alone")
-    assert [seen[name] for name in WANTED] == ["2", "10000", "100000", str(32 << 20), "0", "", ""]
+    report = await scene.report("alone")
+    assert [report[name] for name in WANTED] == ["2", "10000", "100000", str(32 << 20), "0", "", ""]
 
 
 async def test_an_update_contains_the_values_of_the_hooks(scene: Scene) -> None:
     await scene.connect(scene.node(Extra(scene.folder)))
     container = await scene.container(await scene.pod("updated"))
-    await scene.seen("updated")
+    await scene.report("updated")
     resources = LinuxContainerResources(cpu_period=50_000, cpu_quota=10_000, cpu_shares=2, cpuset_cpus="0")
     request = UpdateContainerResourcesRequest(container_id=container, linux=resources)
     await scene.client.call("UpdateContainerResources", request)
@@ -225,8 +225,8 @@ async def test_with_policy_fail_a_pod_is_refused_with_the_reason(scene: Scene) -
 async def test_a_malformed_annotation_prevents_no_start(scene: Scene) -> None:
     await scene.connect(scene.node(Extra(scene.folder)))
     await scene.container(await scene.pod("odd", "{"))
-    seen = await scene.seen("odd")
-    assert (seen["cpu/cpu.shares"], seen["env"]) == ("2", "yes"), "the other plugin's answer stands"
+    report = await scene.report("odd")
+    assert (report["cpu/cpu.shares"], report["env"]) == ("2", "yes"), "the other plugin's answer stands"
 
 
 async def test_it_connects_when_the_runtime_starts_and_restarts(
@@ -244,7 +244,7 @@ async def test_it_connects_when_the_runtime_starts_and_restarts(
         await until(lambda: plugin.problem == "")
         sandbox = await scene.pod("before")
         created = await scene.container(sandbox)
-        assert (await scene.seen("before"))["cpu/cpu.shares"] == "512"
+        assert (await scene.report("before"))["cpu/cpu.shares"] == "512"
 
         await asyncio.to_thread(daemon.kill)
         await until(lambda: plugin.problem != "")
@@ -254,7 +254,7 @@ async def test_it_connects_when_the_runtime_starts_and_restarts(
         assert running == [created], "what ran goes on"
         await scene.container(sandbox, name="side")
         await scene.container(await scene.pod("after"))
-        assert (await scene.seen("after"))["cpu/cpu.shares"] == "512"
+        assert (await scene.report("after"))["cpu/cpu.shares"] == "512"
     finally:
         await scene.close()
         await asyncio.to_thread(daemon.close)
@@ -275,7 +275,7 @@ async def test_the_runtimes_configuration_selects_events(tmp_path: Path, monkeyp
         await asyncio.to_thread(daemon.import_images)
         sandbox = await scene.pod("listed")
         container = await scene.container(sandbox)
-        assert (await scene.seen("listed"))["cpu/cpu.shares"] == "512"
+        assert (await scene.report("listed"))["cpu/cpu.shares"] == "512"
         assert plugin.methods == ["Configure", "CreateContainer"]
 
         await plugin.stop()

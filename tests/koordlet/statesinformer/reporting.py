@@ -13,7 +13,7 @@ from koordlet.prometheus import Registries
 from tests.waiting import until
 
 
-async def seen(copy: ObjectInformer[Any], version: str) -> None:
+async def until_stored(copy: ObjectInformer[Any], version: str) -> None:
     """Wait until a reporter's copy is this version."""
     await until(lambda: copy.object is not None and copy.object.metadata.resource_version == version)
 

@@ -30,21 +30,21 @@ async def callbacks() -> AsyncIterator[Callbacks]:
 
 
 async def test_a_burst_of_triggers_is_one_run(callbacks: Callbacks) -> None:
-    seen: list[tuple[StateType, object, CallbackTarget]] = []
-    callbacks.register(SLO, "a", "", lambda *arguments: seen.append(arguments))
+    calls: list[tuple[StateType, object, CallbackTarget]] = []
+    callbacks.register(SLO, "a", "", lambda *arguments: calls.append(arguments))
     for _ in range(5):
         callbacks.trigger(SLO)  # before the start: not lost
     await callbacks.start()
     await settle()
-    assert seen == [(SLO, "slo", CallbackTarget({}, tuple(APPS)))]
+    assert calls == [(SLO, "slo", CallbackTarget({}, tuple(APPS)))]
 
 
 async def test_a_trigger_during_a_run_is_another_run_with_the_newest_state(callbacks: Callbacks) -> None:
-    state, seen, go = ["old"], [], asyncio.Event()
+    state, calls, go = ["old"], [], asyncio.Event()
     callbacks.add_source(SLO, lambda: state[0])
 
     async def slow(_: StateType, value: object, __: CallbackTarget) -> None:
-        seen.append(value)
+        calls.append(value)
         await go.wait()
 
     callbacks.register(SLO, "slow", "", slow)
@@ -55,7 +55,7 @@ async def test_a_trigger_during_a_run_is_another_run_with_the_newest_state(callb
         callbacks.trigger(SLO)
     go.set()
     await settle()
-    assert seen == ["old", "new"]
+    assert calls == ["old", "new"]
 
 
 async def test_one_type_is_serial_in_order_and_does_not_hold_up_another(callbacks: Callbacks) -> None:
@@ -80,7 +80,7 @@ async def test_one_type_is_serial_in_order_and_does_not_hold_up_another(callback
 
 
 async def test_a_callback_that_raises_does_not_affect_others(callbacks: Callbacks) -> None:
-    seen = []
+    calls = []
 
     def bad(*_: object) -> None:
         raise RuntimeError("no")
@@ -92,24 +92,24 @@ async def test_a_callback_that_raises_does_not_affect_others(callbacks: Callback
 
     callbacks.register(SLO, "bad", "", bad)
     callbacks.register(SLO, "cancelled", "", cancelled)
-    callbacks.register(SLO, "good", "", lambda *_: seen.append(1))
+    callbacks.register(SLO, "good", "", lambda *_: calls.append(1))
     await callbacks.start()
     for runs in (1, 2):
         callbacks.trigger(SLO)
         await settle()
-        assert len(seen) == runs
+        assert len(calls) == runs
     assert callbacks.failures == {("NodeSLOSpec", "bad"): 2, ("NodeSLOSpec", "cancelled"): 2}
 
 
 async def test_callbacks_are_not_called_without_an_object(callbacks: Callbacks) -> None:
-    seen = []
+    calls = []
     callbacks.add_source(SLO, lambda: None)
     for type in (SLO, StateType.NODE_TOPOLOGY):
-        callbacks.register(type, "a", "", lambda *_: seen.append(1))
+        callbacks.register(type, "a", "", lambda *_: calls.append(1))
         callbacks.trigger(type)
     await callbacks.start()
     await settle()
-    assert seen == []
+    assert calls == []
 
 
 def test_callback_names_are_unique_per_type() -> None:

@@ -22,7 +22,7 @@ from koordlet.prometheus import Registries
 from koordlet.statesinformer.devices.reporter import HOLD_ROUNDS, DeviceReporter
 from koordlet.statesinformer.devices.status import Inventory
 from koordlet.system.devices.pci import PciPlace
-from tests.koordlet.statesinformer.reporting import kubectl, outcomes, seen
+from tests.koordlet.statesinformer.reporting import kubectl, outcomes, until_stored
 from tests.waiting import until
 
 PLACE = PciPlace("0000:c1:00.0", 0, "pci0000:c0")
@@ -49,7 +49,7 @@ class World:
         self.now += 3600
         await self.reporter.report()
         device = await self.stored()
-        await seen(self.reporter.stored, device.metadata.resource_version)
+        await until_stored(self.reporter.stored, device.metadata.resource_version)
         return device
 
     async def stored(self) -> Device:
@@ -116,7 +116,7 @@ async def test_fields_of_other_writers_are_kept(world: World) -> None:
     devices = [*json.loads(await _raw(world))["spec"]["devices"], fpga]
     mine = {"metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}}, "spec": {"devices": devices}}
     theirs = await world.client.patch(Device, "n", body=mine)
-    await seen(world.reporter.stored, theirs.metadata.resource_version)
+    await until_stored(world.reporter.stored, theirs.metadata.resource_version)
     assert (await world.report()).metadata.resource_version == theirs.metadata.resource_version, "written for nothing"
     world.found = Inventory(rdma=[NIC])
     now = await world.report()

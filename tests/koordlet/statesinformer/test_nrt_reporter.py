@@ -27,7 +27,7 @@ from koordlet.statesinformer.pods.kubelet import KubeletError
 from koordlet.statesinformer.pods.model import PodMeta
 from koordlet.system.cpu.cputopology import Cpu, CpuTopology
 from koordlet.system.proc.procfs import NumaMemInfo
-from tests.koordlet.statesinformer.reporting import kubectl, outcomes, seen
+from tests.koordlet.statesinformer.reporting import kubectl, outcomes, until_stored
 from tests.waiting import until
 
 CPUS = CpuTopology(
@@ -84,8 +84,8 @@ class World:
     async def stored(self) -> NodeResourceTopology:
         return await self.client.get(NodeResourceTopology, "n")
 
-    async def seen(self, version: str) -> None:
-        await seen(self.reporter.stored, version)
+    async def until_stored(self, version: str) -> None:
+        await until_stored(self.reporter.stored, version)
 
     def outcomes(self) -> dict[str, float]:
         return outcomes(self.registries, "node_topology_reports")
@@ -120,7 +120,7 @@ async def test_the_object_is_created_once_and_not_written_without_changes(world:
     assert world.node is not None
     assert (owner.kind, owner.uid) == ("Node", world.node.metadata.uid)
     assert stored.topology_policies == ["None"]
-    await world.seen(stored.metadata.resource_version)
+    await world.until_stored(stored.metadata.resource_version)
     for _ in range(10):
         await world.reporter.report()
     assert (await world.stored()).metadata.resource_version == stored.metadata.resource_version
@@ -134,7 +134,7 @@ async def test_pinning_a_pod_takes_its_cpus_from_the_pools(world: World) -> None
     await world.reporter.report()
     stored = await world.stored()
     assert (ls_pools(stored), be_pools(stored)) == (["1-3", "4-7"], ["0-3", "4-7"])
-    await world.seen(stored.metadata.resource_version)
+    await world.until_stored(stored.metadata.resource_version)
     world.pods = [pod("lse", '{"cpuset":"0,4"}', "LSE")]
     await world.reporter.report()
     now = await world.stored()
@@ -194,7 +194,7 @@ async def test_fields_of_other_writers_are_kept(world: World) -> None:
     zones[0]["resources"].append(GPU)
     mine = {"metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}}, "zones": zones}
     theirs = await world.client.patch(NodeResourceTopology, "n", body=mine)
-    await world.seen(theirs.metadata.resource_version)
+    await world.until_stored(theirs.metadata.resource_version)
     await world.reporter.report()
     assert (await world.stored()).metadata.resource_version == theirs.metadata.resource_version, "rewritten for nothing"
     assert world.node is not None
@@ -208,7 +208,7 @@ async def test_fields_of_other_writers_are_kept(world: World) -> None:
     assert (str(cpu["cpu"].capacity), str(cpu["cpu"].allocatable)) == ("4", "3500m")
     assert str(cpu["koordinator.sh/gpu"].capacity) == "100"
     assert now.metadata.labels[names.LABEL_ENABLE_NUMA_RESERVATION] == "true"
-    await world.seen(now.metadata.resource_version)
+    await world.until_stored(now.metadata.resource_version)
     del world.node.metadata.labels[names.LABEL_ENABLE_NUMA_RESERVATION]
     await world.reporter.report()
     gone = await world.stored()
@@ -274,7 +274,7 @@ async def test_the_kubelets_state_file(world: World, tmp_path: Path) -> None:
 
 async def test_the_local_copy_is_updated_while_the_server_is_unreachable(server: ApiServer, world: World) -> None:
     await world.reporter.report()
-    await world.seen((await world.stored()).metadata.resource_version)
+    await world.until_stored((await world.stored()).metadata.resource_version)
     await server.stop()
     world.pods = [pod("lsr", '{"cpuset":"0"}', "LSR")]
     with pytest.raises(ConnectionFailed):

@@ -172,7 +172,7 @@ def test_every_file_of_the_registry_that_exists_is_readable(
         "cpuset.cpus.effective": kernel_fs.cpuset,
         **{f"{name}.pressure": functools.partial(kernel_fs.pressure, name) for name in RESOURCES_WITH_PRESSURE},
     }  # fmt: skip
-    seen = []
+    readable = []
     for name, resource in RESOURCES.items():
         spec = resource.spec(kernel_fs.version)
         if spec is None or spec.kind is FileKind.COMMAND:
@@ -180,7 +180,7 @@ def test_every_file_of_the_registry_that_exists_is_readable(
         text = kernel_fs.text(name, child.dir)
         if text is None:
             continue
-        seen.append(name)
+        readable.append(name)
         if name in typed:
             assert typed[name](child.dir) is not None, name  # type: ignore[operator]
         elif spec.kind is FileKind.VALUE:
@@ -193,7 +193,7 @@ def test_every_file_of_the_registry_that_exists_is_readable(
             assert spec.kind is FileKind.BLKIO, name
             codecs.parse_blkio(text)
     assert {"cpu.stat", "cpu.shares", "cpu.cfs_quota_us", "cpu.idle", "cpuset.cpus", "memory.stat", "cpuacct.usage",
-            "memory.limit_in_bytes", "memory.numa_stat", "cgroup.procs", "cpu.pressure"} <= set(seen)  # fmt: skip
+            "memory.limit_in_bytes", "memory.numa_stat", "cgroup.procs", "cpu.pressure"} <= set(readable)  # fmt: skip
 
 
 def test_a_removed_group_is_an_error_until_it_is_created_again(

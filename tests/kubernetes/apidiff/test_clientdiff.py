@@ -57,12 +57,12 @@ class ClientSession:
 
     def events(self) -> list[Any]:
         """Type and object of the first three events of a watch of ConfigMaps that change meanwhile."""
-        core, seen = client.CoreV1Api(self._client), watch.Watch()
+        core, watching = client.CoreV1Api(self._client), watch.Watch()
         version = core.list_namespaced_config_map(NS).metadata.resource_version
         core.create_namespaced_config_map(NS, {"metadata": {"name": "watched"}})
         core.patch_namespaced_config_map("watched", NS, {"data": {"a": "b"}})
         core.delete_namespaced_config_map("watched", NS)
-        stream: Iterator[Any] = seen.stream(
+        stream: Iterator[Any] = watching.stream(
             core.list_namespaced_config_map, NS, resource_version=version, timeout_seconds=20
         )
         return [[event["type"], event["raw_object"]] for event, _ in zip(stream, range(3), strict=False)]

@@ -153,8 +153,11 @@ class Oracle:
         if attempt.preempts_on:
             await log.until(
                 lambda: (
-                    log.seen["Async Preemption finished completely", key] > 0
-                    or (log.seen[DELETED_ALREADY, key] > 0 and not log.seen["Start the preemption asynchronously", key])
+                    log.counts["Async Preemption finished completely", key] > 0
+                    or (
+                        log.counts[DELETED_ALREADY, key] > 0
+                        and not log.counts["Start the preemption asynchronously", key]
+                    )
                 ),
                 f"the end of the preemption for {key}",
             )
@@ -197,7 +200,7 @@ class Oracle:
         await self._seen("Update event for unscheduled pod", key)
         for victim in observed.victims:
             await log.until(
-                lambda victim=victim: log.seen["Update event for scheduled pod", victim] >= 3,  # type: ignore[misc]
+                lambda victim=victim: log.counts["Update event for scheduled pod", victim] >= 3,  # type: ignore[misc]
                 f"the deletion of {victim}",
             )
         for pod in (await self._plane.request("GET", "/api/v1/pods"))["items"]:
@@ -232,7 +235,7 @@ class Oracle:
         return f"{PATHS['Pod'].format(namespace)}/{name}"
 
     async def _seen(self, message: str, about: str) -> None:
-        await self._log.until(lambda: self._log.seen[message, about] > 0, f"{message}: {about}")
+        await self._log.until(lambda: self._log.counts[message, about] > 0, f"{message}: {about}")
 
     async def _wipe(self, world: World) -> None:
         """Delete everything, and wait until kube-scheduler knows."""
@@ -251,7 +254,7 @@ class Oracle:
             for pod in world.bound:
                 await self._seen("Delete event for scheduled pod", _key(pod))
             for node in world.nodes:
-                if self._log.seen["Add event for node", node["metadata"]["name"]]:
+                if self._log.counts["Add event for node", node["metadata"]["name"]]:
                     await self._seen("Delete event for node", node["metadata"]["name"])
 
 

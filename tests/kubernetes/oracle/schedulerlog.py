@@ -31,11 +31,11 @@ class KubeAttempt:
 
 
 class SchedulerLog:
-    """Follows the log. `seen` counts events by (message, object)."""
+    """Follows the log. `counts` counts events by (message, object)."""
 
     def __init__(self, lines: asyncio.StreamReader) -> None:
         self._lines = lines
-        self.seen: Counter[tuple[str, str]] = Counter()
+        self.counts: Counter[tuple[str, str]] = Counter()
         self.attempts: dict[str, list[KubeAttempt]] = {}
         """Finished attempts by pod."""
         self.victims: dict[str, set[str]] = {}
@@ -72,7 +72,7 @@ class SchedulerLog:
 
     def _take(self, message: str, fields: dict[str, str]) -> None:
         about = fields.get("pod") or fields.get("preemptor") or fields.get("node") or fields.get("type", "")
-        self.seen[message, about] += 1
+        self.counts[message, about] += 1
         attempt = self._current.setdefault(about, KubeAttempt(about))
         if "victim" in fields:
             self.victims.setdefault(about, set()).add(fields["victim"])
@@ -101,7 +101,7 @@ class SchedulerLog:
 
     def forget(self) -> None:
         """Drop what is known of past worlds."""
-        self.seen.clear()
+        self.counts.clear()
         self.attempts.clear()
         self.victims.clear()
         self._current.clear()

@@ -81,19 +81,19 @@ class Recorder:
     stages = tuple(HookStage)
 
     def __init__(self) -> None:
-        self.seen: list[tuple[HookStage, str, str, str]] = []
+        self.calls: list[tuple[HookStage, str, str, str]] = []
         self.folders: list[str] = []
         """Existing pod cgroups, at each call."""
 
     def answer(self, stage: HookStage, context: HookContext, view: Any) -> HookAnswer:
         meta = context.pod.meta
         name = context.container.name if context.container is not None else ""
-        self.seen.append((stage, f"{meta.namespace}/{meta.name}", meta.uid, name))
+        self.calls.append((stage, f"{meta.namespace}/{meta.name}", meta.uid, name))
         self.folders.append(meta.cgroup_dir)
         return NO_CHANGE
 
-    def stages_seen(self) -> list[HookStage]:
-        return [stage for stage, *_ in self.seen]
+    def stages_called(self) -> list[HookStage]:
+        return [stage for stage, *_ in self.calls]
 
 
 @contextmanager

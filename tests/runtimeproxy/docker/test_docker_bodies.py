@@ -44,12 +44,12 @@ def test_an_answer_overwrites_a_create_completely() -> None:
 def test_an_answer_overwrites_an_update_but_for_the_score() -> None:
     update = members({"CpuShares": 512, "RestartPolicy": {"Name": "no"}})
     bodies.write_update(update, RESOURCES)
-    wanted = {key: value for key, value in FULL.items() if key != "OomScoreAdj"}
-    assert json.loads(update.raw) == {**wanted, "RestartPolicy": {"Name": "no"}}
+    without_score = {key: value for key, value in FULL.items() if key != "OomScoreAdj"}
+    assert json.loads(update.raw) == {**without_score, "RestartPolicy": {"Name": "no"}}
 
 
 @pytest.mark.parametrize(
-    ("requested", "answered", "wanted"),
+    ("requested", "answered", "expected"),
     [
         pytest.param({}, {"memory_limit_in_bytes": -1, "cpu_quota": -1}, {"cpu_quota": -1}, id="unlimited"),
         pytest.param({}, {"cpu_shares": -1, "cpu_period": -1}, {}, id="negative"),
@@ -72,10 +72,10 @@ def test_an_answer_overwrites_an_update_but_for_the_score() -> None:
     ],
 )
 def test_values_that_dockerd_refuses_are_not_sent(
-    requested: dict[str, int], answered: dict[str, int], wanted: dict[str, int]
+    requested: dict[str, int], answered: dict[str, int], expected: dict[str, int]
 ) -> None:
     merged = bodies.without_refused_values(LinuxContainerResources(**requested), LinuxContainerResources(**answered))  # type: ignore[arg-type]
-    assert merged == LinuxContainerResources(**wanted)  # type: ignore[arg-type]
+    assert merged == LinuxContainerResources(**expected)  # type: ignore[arg-type]
 
 
 def test_an_echo_changes_nothing() -> None:
@@ -143,7 +143,7 @@ def test_a_missing_or_null_object_is_an_empty_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("new", "wanted"),
+    ("new", "changed"),
     [
         pytest.param({"cpu_shares": 512}, {"cpu_shares": 512}, id="above-zero"),
         pytest.param({"cpu_quota": -1}, {}, id="minus-one-is-not-merged"),
@@ -152,10 +152,10 @@ def test_a_missing_or_null_object_is_an_empty_one() -> None:
         pytest.param({}, {}, id="nothing"),
     ],
 )
-def test_an_update_is_merged_into_what_is_stored(new: dict[str, Any], wanted: dict[str, Any]) -> None:
+def test_an_update_is_merged_into_what_is_stored(new: dict[str, Any], changed: dict[str, Any]) -> None:
     expected = LinuxContainerResources()
     expected.CopyFrom(RESOURCES)
-    expected.MergeFrom(LinuxContainerResources(**wanted))
+    expected.MergeFrom(LinuxContainerResources(**changed))
     assert bodies.merge_resources(RESOURCES, LinuxContainerResources(**new)) == expected
 
 
@@ -165,7 +165,7 @@ def test_an_answer_to_an_update_may_lift_the_quota() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "wanted", "merged"),
+    ("env", "desired", "merged"),
     [
         pytest.param(["B=1", "A=2"], {"A": "2", "B": "1"}, ["B=1", "A=2"], id="echo"),
         pytest.param(["B=1", "A=2"], {"A": "3", "B": "1"}, ["B=1", "A=3"], id="in-place"),
@@ -177,14 +177,14 @@ def test_an_answer_to_an_update_may_lift_the_quota() -> None:
         pytest.param(["A=b=c"], {"A": "b=c"}, ["A=b=c"], id="equals-in-the-value"),
     ],
 )
-def test_variables(env: list[str], wanted: dict[str, str], merged: list[str]) -> None:
-    assert bodies.merge_env(env, wanted) == merged
+def test_variables(env: list[str], desired: dict[str, str], merged: list[str]) -> None:
+    assert bodies.merge_env(env, desired) == merged
 
 
 entries = st.lists(st.text("AB=1", max_size=4), max_size=6)
 
 
 @given(entries, st.dictionaries(st.sampled_from("ABCD"), st.text("12=", max_size=2), max_size=4))
-def test_the_list_contains_the_hooks_variables(env: list[str], wanted: dict[str, str]) -> None:
-    assert bodies.env_map(bodies.merge_env(env, wanted)) == wanted
+def test_the_list_contains_the_hooks_variables(env: list[str], desired: dict[str, str]) -> None:
+    assert bodies.env_map(bodies.merge_env(env, desired)) == desired
     assert bodies.merge_env(env, bodies.env_map(env)) == env

@@ -207,28 +207,28 @@ def test_pods_have_koordlets_settings_from_their_first_instruction(
         proxy.register(tmp_path / "k.sock", "Fail")
         batch = Shim(docker, dockerd.cgroup_parent("be"), "be-0", "BE", **{EXTENDED: BATCH})  # type: ignore[arg-type]
         app, side = batch.create("app", "--cpu-shares=2"), batch.create("side", "--cpu-shares=2")
-        seen = batch.first_look(app)
-        assert (seen[SHARES], seen[QUOTA], seen[MEMORY]) == ("512", "50000", str(64 * MIB))
-        seen = batch.first_look(side)  # unlimited memory is -1 for hooks and an error for dockerd
-        assert (seen[SHARES], seen[QUOTA]) == ("256", "25000") and int(seen[MEMORY]) > UNBOUND
+        first_values = batch.first_look(app)
+        assert (first_values[SHARES], first_values[QUOTA], first_values[MEMORY]) == ("512", "50000", str(64 * MIB))
+        first_values = batch.first_look(side)  # unlimited memory is -1 for hooks and an error for dockerd
+        assert (first_values[SHARES], first_values[QUOTA]) == ("256", "25000") and int(first_values[MEMORY]) > UNBOUND
 
         docker.said("update", "--cpu-shares=100", name_of("app", "be-0"))
         assert (batch.now(app, SHARES), batch.now(app, QUOTA)) == ("512", "50000")
 
         pinned = Shim(docker, dockerd.cgroup_parent("lsr"), "lsr-0", "LSR", **{STATUS: {"cpuset": LAST}})  # type: ignore[arg-type]
         own = pinned.create("app", "--cpu-shares=1024", "--cpu-period=100000", "--cpu-quota=200000", "--memory=64m")
-        seen = pinned.first_look(own)
-        assert seen == {SHARES: "1024", QUOTA: "-1", CPUS: LAST, MEMORY: str(64 * MIB)}
+        first_values = pinned.first_look(own)
+        assert first_values == {SHARES: "1024", QUOTA: "-1", CPUS: LAST, MEMORY: str(64 * MIB)}
         inspected = dockerd.inspect(own)
         assert {"A=2", "B=1"} < set(inspected["Config"]["Env"]) and inspected["HostConfig"]["CpusetCpus"] == LAST
 
-        recorder.seen.clear()
+        recorder.calls.clear()
         docker.said("stop", "-t", "0", app)
         docker.said("stop", "-t", "0", batch.sandbox)
         # calls do not wait for post hooks
-        wait_until(lambda: len(recorder.seen) == 2, "both stops are told")
+        wait_until(lambda: len(recorder.calls) == 2, "both stops are told")
         assert proxy.metric('koord_runtime_proxy_calls_total{method="docker create",result="rewritten"}') == 5
-        assert recorder.seen == [
+        assert recorder.calls == [
             (HookStage.POST_STOP_CONTAINER, "shop/be-0", UID, "app"),
             (HookStage.POST_STOP_POD_SANDBOX, "shop/be-0", UID, ""),
         ]  # fmt: skip
@@ -244,17 +244,17 @@ def test_a_proxy_killed_between_create_and_start_knows_the_pod_again(
         container = pod.create("app", "--cpu-shares=300")
         proxy.kill()
         proxy.start()  # at the left-over socket
-        recorder.seen.clear()
+        recorder.calls.clear()
         assert pod.first_look(container)[SHARES] == "300"
-        wait_until(lambda: len(recorder.seen) == 2, "before and after")
+        wait_until(lambda: len(recorder.calls) == 2, "before and after")
         identity = ("shop/web-0", UID, "app")
-        assert recorder.seen == [
+        assert recorder.calls == [
             (HookStage.PRE_START_CONTAINER, *identity),
             (HookStage.POST_START_CONTAINER, *identity),
         ]
         docker.said("update", "--cpu-shares=400", container)
         assert pod.now(container, SHARES) == "400"
-        assert recorder.stages_seen()[2:] == [HookStage.PRE_UPDATE_CONTAINER_RESOURCES]
+        assert recorder.stages_called()[2:] == [HookStage.PRE_UPDATE_CONTAINER_RESOURCES]
 
 
 def test_hooks_run_for_a_pod_created_beside_the_proxy(dockerd: Dockerd, proxy: Proxy, tmp_path: Path) -> None:
@@ -263,17 +263,17 @@ def test_hooks_run_for_a_pod_created_beside_the_proxy(dockerd: Dockerd, proxy: P
         proxy.register(tmp_path / "k.sock", "Fail")
         pod = Shim(Cli(dockerd, dockerd.socket), dockerd.cgroup_parent("pod"), "web-0", "LS")
         containers = pod.create("app", "--cpu-shares=300"), pod.create("side")
-        assert recorder.seen == []
+        assert recorder.calls == []
         docker = pod.docker = Cli(dockerd, proxy.socket)
         docker.said("update", "--cpu-shares=400", name_of("app", "web-0"))
         pod.first_look(containers[1])
         assert pod.first_look(containers[0])[SHARES] == "400"
-        wait_until(lambda: len(recorder.seen) == 5, "after hooks")
+        wait_until(lambda: len(recorder.calls) == 5, "after hooks")
         before, after = HookStage.PRE_START_CONTAINER, HookStage.POST_START_CONTAINER
-        assert [(stage, name) for stage, *_, name in recorder.seen if stage is not after] == [
+        assert [(stage, name) for stage, *_, name in recorder.calls if stage is not after] == [
             (HookStage.PRE_UPDATE_CONTAINER_RESOURCES, "app"), (before, "side"), (before, "app")
         ]  # fmt: skip
-        assert {(pod, uid) for _, pod, uid, _ in recorder.seen} == {("shop/web-0", UID)}
+        assert {(pod, uid) for _, pod, uid, _ in recorder.calls} == {("shop/web-0", UID)}
 
 
 def test_without_a_hook_server_pods_start_or_fail_by_the_policy(dockerd: Dockerd, proxy: Proxy, tmp_path: Path) -> None:

@@ -121,8 +121,8 @@ async def test_an_echo_leaves_the_bytes(world: World) -> None:
     assert await world.create(container_body(), CONTAINER_ID) is None
     assert await world.call(f"POST /containers/{CONTAINER_ID}/start") is None
     # the complete merged state is sent, as in the hook request
-    wanted = {"CpuPeriod": 100000, "CpuQuota": 50000, "CpuShares": 100, "Memory": 1 << 28}
-    assert await world.call(f"POST /containers/{CONTAINER_ID}/update", {"CpuShares": 100}, status=200) == wanted
+    response = {"CpuPeriod": 100000, "CpuQuota": 50000, "CpuShares": 100, "Memory": 1 << 28}
+    assert await world.call(f"POST /containers/{CONTAINER_ID}/update", {"CpuShares": 100}, status=200) == response
 
 
 async def test_what_a_pods_hook_changes(world: World) -> None:
@@ -301,14 +301,14 @@ async def test_a_request_without_a_host_config(world: World, odd: dict[str, Any]
         POD: PodSandboxHookResponse(resources=LinuxContainerResources(cpu_shares=7), cgroup_parent="/p"),
         CONTAINER: ContainerResourceHookResponse(container_resources=LinuxContainerResources(cpu_shares=8)),
     }
-    for body, container_id, name, wanted in (
+    for body, container_id, name, host_config in (
         (sandbox_body(), SANDBOX_ID, "POD", {"CpuShares": 7, "CgroupParent": "/p"}),
         (container_body(), CONTAINER_ID, "app", {"CpuShares": 8}),
     ):
         create_body = {**{key: value for key, value in body.items() if key != "HostConfig"}, **odd}
         sent = await world.create(create_body, container_id, name)
         key = next((key for key in odd), "HostConfig")
-        assert sent[key] == wanted and {**sent, key: 0} == {**create_body, key: 0}
+        assert sent[key] == host_config and {**sent, key: 0} == {**create_body, key: 0}
     requests = [request for _, request in world.hooks.asked]
     assert isinstance(requests[0], PodSandboxHookRequest) and requests[0].cgroup_parent == ""
     assert requests[0].resources == LinuxContainerResources()
@@ -422,7 +422,7 @@ async def test_a_pod_of_an_unknown_qos_class_is_created_unchanged(world: World, 
         assert await world.create(sandbox_body(label), SANDBOX_ID, "POD") is None
         assert await world.create(container_body(), CONTAINER_ID) is None
         await dispatcher.close()
-    assert recorder.stages_seen() == [HookStage.PRE_RUN_POD_SANDBOX, HookStage.PRE_CREATE_CONTAINER]
+    assert recorder.stages_called() == [HookStage.PRE_RUN_POD_SANDBOX, HookStage.PRE_CREATE_CONTAINER]
     assert world.store.pods[SANDBOX_ID].labels["koordinator.sh/qosClass"] == qos
 
 

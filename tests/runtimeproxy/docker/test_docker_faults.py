@@ -159,30 +159,30 @@ async def test_kill_under_two_hundred_creates(dockerd: Dockerd, proxies: Callabl
             labels = {"io.kubernetes.docker.type": "container", "io.kubernetes.sandbox.id": sandboxes[pod]}
             containers[pod, name] = await creating.make(name_of(name, pod, uid=uids[pod]), labels)
 
-        wanted: list[tuple[str, str]] = []
+        requested: list[tuple[str, str]] = []
         while not creating.broken:  # else the machine stalled until all were created
-            assert len(wanted) < 5 * CREATIONS, "nothing is under way when the proxy dies"
+            assert len(requested) < 5 * CREATIONS, "nothing is under way when the proxy dies"
             creating.enough.clear()
             creating.answered.clear()
-            more = [(f"web-{index % PODS}", f"c{index}") for index in range(len(wanted), len(wanted) + CREATIONS)]
-            wanted += more
+            more = [(f"web-{index % PODS}", f"c{index}") for index in range(len(requested), len(requested) + CREATIONS)]
+            requested += more
             await asyncio.gather(*(make(*container_name) for container_name in more), kill())
 
         listed = await creating.until_answered("GET /containers/json?all=1")
         ids = {*sandboxes.values(), *containers.values()}
         assert sorted(listed_container["Id"] for listed_container in listed) == sorted(ids) and len(ids) == PODS + len(
-            wanted
+            requested
         )
         assert {listed_container["Names"][0] for listed_container in listed} == {
             *(f"/{name_of('POD', pod, uid=uid)}" for pod, uid in uids.items()),
-            *(f"/{name_of(name, pod, uid=uids[pod])}" for pod, name in wanted),
+            *(f"/{name_of(name, pod, uid=uids[pod])}" for pod, name in requested),
         }
         assert set(creating.answered) <= ids
         assert kept(dockerd) == (ids, ids)
-        created = {(f"shop/{pod}", uids[pod], name) for pod, name in wanted}
-        assert {call[1:] for call in recorder.seen if call[0] is HookStage.PRE_CREATE_CONTAINER} == created
+        created = {(f"shop/{pod}", uids[pod], name) for pod, name in requested}
+        assert {call[1:] for call in recorder.calls if call[0] is HookStage.PRE_CREATE_CONTAINER} == created
 
-        recorder.seen.clear()  # the new proxy knows containers of the old one, and those created after its end
+        recorder.calls.clear()  # the new proxy knows containers of the old one, and those created after its end
         turns = asyncio.Semaphore(8)
 
         async def update(container: str) -> None:
@@ -190,7 +190,7 @@ async def test_kill_under_two_hundred_creates(dockerd: Dockerd, proxies: Callabl
                 await creating.until_answered(f"POST /containers/{container}/update", {"CpuShares": 400})
 
         await asyncio.gather(*map(update, containers.values()))
-        assert sorted(recorder.seen) == sorted(
+        assert sorted(recorder.calls) == sorted(
             (HookStage.PRE_UPDATE_CONTAINER_RESOURCES, *container_name) for container_name in created
         )
 
@@ -253,17 +253,17 @@ def test_dockerd_restarts(
 
 def goes_on(recorder: Recorder, pod: Shim, app: str, running: bool, new: str) -> None:
     """Hooks run for an existing container, and for a new one of its pod. `running`: whether it is; it is afterwards."""
-    recorder.seen.clear()
+    recorder.calls.clear()
     pod.docker.said("update", "--cpu-shares=400", app)
     calls = [(HookStage.PRE_UPDATE_CONTAINER_RESOURCES, "app")]
     if not running:
         pod.docker.said("start", app)
         calls += [(HookStage.PRE_START_CONTAINER, "app"), (HookStage.POST_START_CONTAINER, "app")]
-    wait_until(lambda: len(recorder.seen) == len(calls), "after hooks")
+    wait_until(lambda: len(recorder.calls) == len(calls), "after hooks")
     assert pod.now(app, SHARES) == "400"
     pod.create(new)
     calls.append((HookStage.PRE_CREATE_CONTAINER, new))
-    assert recorder.seen == [(stage, "shop/web-0", UID, name) for stage, name in calls]
+    assert recorder.calls == [(stage, "shop/web-0", UID, name) for stage, name in calls]
 
 
 def test_dockerd_comes_back_with_another_cgroup_driver(

@@ -46,8 +46,8 @@ def test_a_request_is_parsed() -> None:
         b"Connection: Upgrade, close \r\nexpect: 100-Continue\r\n\r\n"
     )
     request = http1.parse_request(raw)
-    wanted = (b"POST", b"/v1.41/containers/create?name=x", b"HTTP/1.1")
-    assert (request.method, request.target, request.version) == wanted
+    request_line = (b"POST", b"/v1.41/containers/create?name=x", b"HTTP/1.1")
+    assert (request.method, request.target, request.version) == request_line
     assert request.values(b"host") == [b"docker"]
     assert request.tokens(b"connection") == {b"upgrade", b"close"}
     assert request.last and request.waits_for_continue
@@ -213,11 +213,11 @@ def test_another_body_keeps_the_other_fields_as_they_came() -> None:
         b"POST /containers/create HTTP/1.1\r\nHost: docker\r\nX-Odd:  two  blanks \r\n"
         b"transfer-encoding: chunked\r\nTrailer: Sum\r\nUser-Agent: kubelet\r\n\r\n"
     )
-    wanted = (
+    expected = (
         b"POST /containers/create HTTP/1.1\r\nHost: docker\r\nX-Odd:  two  blanks \r\n"
         b"User-Agent: kubelet\r\nContent-Length: 2\r\n\r\n{}"
     )
-    assert http1.with_body(http1.parse_request(raw), b"{}") == wanted
+    assert http1.with_body(http1.parse_request(raw), b"{}") == expected
 
 
 @given(st.binary(max_size=200))

@@ -239,12 +239,12 @@ def test_garbage_passes_too(garbage: bytes, answered: bytes, data: st.DataObject
 async def test_the_store_is_updated_before_the_client_gets_the_response() -> None:
     pair = await ready()
     await pair.say(CREATE)
-    seen: list[bytes] = []
-    pair.around.answered = lambda status, body: seen.append(bytes(pair.client.written))  # type: ignore[method-assign]
+    written: list[bytes] = []
+    pair.around.answered = lambda status, body: written.append(bytes(pair.client.written))  # type: ignore[method-assign]
     await pair.answer(OK[:-1])
-    assert seen == []
+    assert written == []
     await pair.answer(OK[-1:])
-    assert seen == [OK[:-1]] and bytes(pair.client.written) == OK
+    assert written == [OK[:-1]] and bytes(pair.client.written) == OK
 
 
 async def test_bytes_of_one_turn_are_sent_in_one_write() -> None:

@@ -15,7 +15,7 @@ UID = "5f0d9a4e-0000-4000-8000-000000000001"
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted"),
+    ("name", "expected"),
     [
         pytest.param(f"k8s_POD_web-0_shop_{UID}_0", KubernetesName("POD", "web-0", "shop", UID, 0), id="sandbox"),
         pytest.param(f"/k8s_app_web-0_shop_{UID}_12", KubernetesName("app", "web-0", "shop", UID, 12), id="as-listed"),
@@ -33,8 +33,8 @@ UID = "5f0d9a4e-0000-4000-8000-000000000001"
         pytest.param("k8s_app__shop_uid_0", None, id="empty-part"),
     ],
 )
-def test_names(name: str, wanted: KubernetesName | None) -> None:
-    assert names.parse_name(name) == wanted
+def test_names(name: str, expected: KubernetesName | None) -> None:
+    assert names.parse_name(name) == expected
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_an_echo_changes_no_label(labels: dict[str, str], annotations: dict[str,
 
 
 @pytest.mark.parametrize(
-    ("line", "wanted"),
+    ("line", "expected"),
     [
         pytest.param("POST /containers/create?name=k8s_a", RouteMatch(Route.CREATE, "k8s_a"), id="create"),
         pytest.param("POST /v1.41/containers/create", RouteMatch(Route.CREATE, ""), id="create-unnamed"),
@@ -118,5 +118,5 @@ def test_an_echo_changes_no_label(labels: dict[str, str], annotations: dict[str,
         pytest.param("OPTIONS *", None, id="star"),
     ],
 )
-def test_routes(line: str, wanted: RouteMatch | None) -> None:
-    assert match_route(parse_request(f"{line} HTTP/1.1\r\n\r\n".encode())) == wanted
+def test_routes(line: str, expected: RouteMatch | None) -> None:
+    assert match_route(parse_request(f"{line} HTTP/1.1\r\n\r\n".encode())) == expected

@@ -122,14 +122,14 @@ async def test_an_update_is_merged_into_dockerds_values(world: World) -> None:
     has_pod(world)
     await world.context.recovery.lists()
     await world.call(UPDATE, {"CpuShares": 9}, status=200)
-    wanted = LinuxContainerResources()
-    wanted.CopyFrom(RESOURCES)
-    wanted.cpu_shares = 9
-    assert told(world) == [(Hook.PRE_UPDATE_CONTAINER_RESOURCES, "web-0/app", PARENT, wanted)]
+    merged = LinuxContainerResources()
+    merged.CopyFrom(RESOURCES)
+    merged.cpu_shares = 9
+    assert told(world) == [(Hook.PRE_UPDATE_CONTAINER_RESOURCES, "web-0/app", PARENT, merged)]
     await (
         world.context.recovery.details()
     )  # the fake dockerd returns the old shares: known values are not queried again
-    assert world.store.containers[CONTAINER_ID].resources == wanted
+    assert world.store.containers[CONTAINER_ID].resources == merged
 
 
 async def test_hooks_of_stops_have_details(world: World) -> None:

@@ -230,8 +230,8 @@ class Stage(Testbed):
         return time.monotonic(), self.cpu_seconds(self.web.dir), batch, float(refaults), steal, strangers, enforcing
 
     @contextmanager
-    def _short_of_memory(self, wanted: bool) -> Iterator[None]:
-        with self.memory_limited(NODE_MIB if wanted else None):
+    def _short_of_memory(self, limited: bool) -> Iterator[None]:
+        with self.memory_limited(NODE_MIB if limited else None):
             yield
-        if wanted:
+        if limited:
             subprocess.run(["blockdev", "--flushbufs", self._food], check=True)

@@ -146,8 +146,8 @@ def test_a_new_pod_of_the_same_name_completes_the_eviction() -> None:
 
 
 def test_results_of_an_eviction() -> None:
-    seen = Observed(running(), NOW, POD)
-    accepted = evicted(seen, POD, "load")
+    observed = Observed(running(), NOW, POD)
+    accepted = evicted(observed, POD, "load")
     assert accepted.status is not None
     condition = accepted.status.condition("Eviction")
     assert condition is not None
@@ -171,13 +171,13 @@ def test_a_job_without_reservation_creates_one() -> None:
 
 
 def test_a_failed_creation_is_recorded_once() -> None:
-    seen = Observed(running(options={}), NOW, POD)
-    decision = reservation_failed(seen, "quota")
+    observed = Observed(running(options={}), NOW, POD)
+    decision = reservation_failed(observed, "quota")
     assert decision.status is not None
     assert decision.status.message == "Failed to create Reservation caused by quota"
     assert decision.notes == (d.Note("Warning", "FailedCreateReservation", decision.status.message),)
-    seen.job.status = decision.status
-    assert reservation_failed(seen, "quota") is d.WAIT
+    observed.job.status = decision.status
+    assert reservation_failed(observed, "quota") is d.WAIT
 
 
 def test_the_reservation_is_ordered_and_recorded() -> None:

@@ -146,8 +146,8 @@ class FakeTransport:
         return b"{}"
 
     def _patch(self, plural: str, stored: Json, body: Json, sub: str) -> bytes:
-        wanted = body.get("metadata", {}).get("resourceVersion")
-        if wanted is not None and wanted != stored["metadata"]["resourceVersion"]:
+        version = body.get("metadata", {}).get("resourceVersion")
+        if version is not None and version != stored["metadata"]["resourceVersion"]:
             raise from_status(Status(code=409, reason="Conflict", message="the object has been modified"))
         body = {key: value for key, value in body.items() if (key == "status") == (sub == "status")}
         new = apply(copy.deepcopy(stored), body)

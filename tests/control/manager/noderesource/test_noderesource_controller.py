@@ -86,24 +86,26 @@ class World:
         node: Node = await self.admin.get(Node, name)
         return node
 
-    async def annotated(self, wanted: Mapping[str, str], labels: Mapping[str, str] = MappingProxyType({})) -> Node:
+    async def annotated(self, annotations: Mapping[str, str], labels: Mapping[str, str] = MappingProxyType({})) -> Node:
         """Wait until the node has these annotations and labels."""
 
         async def there() -> Node | None:
             meta = (node := await self.get()).metadata
             return (
-                node if wanted.items() <= meta.annotations.items() and labels.items() <= meta.labels.items() else None
+                node
+                if annotations.items() <= meta.annotations.items() and labels.items() <= meta.labels.items()
+                else None
             )
 
         annotated_node: Node = await self.until(there)
         return annotated_node
 
-    async def offers(self, wanted: Mapping[str, Any], name: str = "n1") -> Node:
+    async def offers(self, resources: Mapping[str, Any], name: str = "n1") -> Node:
         """Wait until the node's allocatable and capacity hold these; None: not at all."""
 
         async def there() -> Node | None:
             node = await self.get(name)
-            amounts = {resource: None if text is None else Quantity(str(text)) for resource, text in wanted.items()}
+            amounts = {resource: None if text is None else Quantity(str(text)) for resource, text in resources.items()}
             parts = (node.status.allocatable, node.status.capacity)
             return (
                 node
@@ -130,8 +132,13 @@ def fresh(*pods: Any, ago: float = 0.0, **more: Any) -> NodeMetric:
 
 async def test_a_report_becomes_capacity_with_an_explanation(world: World) -> None:
     await world.report(fresh(pod_metric("gone", "33", "33G"), reclaimable=("10", "15G")))
-    wanted = {BATCH_CPU: 25000, BATCH_MEMORY: 33 * G, names.RESOURCE_MID_CPU: 10000, names.RESOURCE_MID_MEMORY: 15 * G}
-    node = await world.offers(wanted)
+    overcommitted = {
+        BATCH_CPU: 25000,
+        BATCH_MEMORY: 33 * G,
+        names.RESOURCE_MID_CPU: 10000,
+        names.RESOURCE_MID_MEMORY: 15 * G,
+    }
+    node = await world.offers(overcommitted)
     assert node.status.allocatable["cpu"] == Quantity("100")  # nothing else was touched
     condition = node.status.condition(names.CONDITION_OVERCOMMIT)
     assert condition is not None
@@ -237,20 +244,20 @@ async def test_zones_normalization_and_devices(world: World) -> None:
     await world.report(fresh(pod_metric("gone", "33", "33G")))
     await world.offers({BATCH_CPU: 30000, names.RESOURCE_GPU: 200, names.RESOURCE_RDMA: 100})
 
-    wanted = {
+    annotations = {
         names.ANNOTATION_CPU_NORMALIZATION_RATIO: "1.20",
         names.ANNOTATION_RESOURCE_AMPLIFICATION_RATIO: '{"cpu":1.80,"memory":2.50}',
     }
-    await world.annotated(wanted, {names.LABEL_GPU_MODEL: "X1"})
+    await world.annotated(annotations, {names.LABEL_GPU_MODEL: "X1"})
 
     async def zoned(cpu: str, memory: str) -> list[str] | None:
         reported = await world.admin.get(NodeResourceTopology, "n1")
-        wanted = {BATCH_CPU: Quantity(cpu), BATCH_MEMORY: Quantity(memory)}
+        amounts = {BATCH_CPU: Quantity(cpu), BATCH_MEMORY: Quantity(memory)}
         for numa_zone in reported.zones:
             have = {r.name: r for r in numa_zone.resources}
-            if any(name not in have for name in wanted) or any(
+            if any(name not in have for name in amounts) or any(
                 getattr(have[name], part) != amount
-                for name, amount in wanted.items()
+                for name, amount in amounts.items()
                 for part in ("capacity", "allocatable", "available")
             ):
                 return None

@@ -259,8 +259,8 @@ def test_sums_of_zones_equal_those_of_the_node(node: Node, count: int) -> None:
     for field in ("high_request", "high_used", "high_max", "system"):
         for resource, smallest in ((0, 10**6), (1, 1)):
             total = sum(getattr(zone, field)[resource] for zone in zones)
-            wanted = getattr(whole, field)[resource] + (whole.host_high[resource] if field == "system" else 0)
-            assert wanted <= total <= wanted + parts * smallest + parts * (10**6 if resource == 0 else 1)
+            of_node = getattr(whole, field)[resource] + (whole.host_high[resource] if field == "system" else 0)
+            assert of_node <= total <= of_node + parts * smallest + parts * (10**6 if resource == 0 else 1)
 
 
 @given(st.lists(nodes(), min_size=1, max_size=4), st.data())

@@ -120,7 +120,7 @@ def test_an_up_to_date_node_gets_no_patch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("have", "wanted", "write"),
+    ("have", "computed", "write"),
     [
         ("20000", 20000, False),
         ("20000", 22000, False),
@@ -135,9 +135,9 @@ def test_an_up_to_date_node_gets_no_patch() -> None:
     ],
     ids=str,
 )
-def test_a_tenth_more_or_less_is_not_written(have: str | None, wanted: int | None, write: bool) -> None:
+def test_a_tenth_more_or_less_is_not_written(have: str | None, computed: int | None, write: bool) -> None:
     node = make_node(extended={} if have is None else {CPU: have})
-    prepared = Prepared({CPU: None if wanted is None else Quantity.of(wanted)}, {}, {})
+    prepared = Prepared({CPU: None if computed is None else Quantity.of(computed)}, {}, {})
     assert must_write(node, prepared, (), 0.1) is write
 
 
@@ -179,31 +179,31 @@ def test_zones_are_numa_nodes_by_name_or_place(zones: list[Zone], expected: Any)
 
 
 def test_zones_are_written_beyond_the_threshold_or_when_due() -> None:
-    wanted = zone_values([(10 * G, 1000 * G)], None)
-    assert wanted == [{CPU: Quantity.of(10000), MEMORY: Quantity.of(G)}]
+    values = zone_values([(10 * G, 1000 * G)], None)
+    assert values == [{CPU: Quantity.of(10000), MEMORY: Quantity.of(G)}]
     entry = {"name": CPU, "capacity": "9500", "allocatable": "9k", "available": "9900"}
     present: list[dict[str, Any]] = [
         {"name": "node-0", "costs": [1], "resources": [{"name": "cpu"}, entry, {"name": MEMORY}, {"name": "zz"}]}
     ]
-    by_threshold = rewritten(present, wanted, 0.1, refresh=False, clearing=False)
+    by_threshold = rewritten(present, values, 0.1, refresh=False, clearing=False)
     assert by_threshold is not None
     assert by_threshold[0]["resources"][1] == {**entry, "allocatable": "10k"}
     assert by_threshold[0]["costs"] == [1]
-    due = rewritten(present, wanted, 0.1, refresh=True, clearing=False)
+    due = rewritten(present, values, 0.1, refresh=True, clearing=False)
     assert due is not None
     assert due[0]["resources"][1] == {"name": CPU, "capacity": "10k", "allocatable": "10k", "available": "10k"}
-    assert rewritten(due, wanted, 0.1, refresh=True, clearing=False) is None
+    assert rewritten(due, values, 0.1, refresh=True, clearing=False) is None
 
 
 def test_zone_amounts_that_are_missing_are_added_in_order_unless_cleared() -> None:
     present: list[dict[str, Any]] = [{"name": "node-0", "resources": [{"name": "cpu"}, {"name": "memory"}]}]
-    wanted = zone_values([(10 * G, 1000)], 1.2)
-    added = rewritten(present, wanted, 0.1, refresh=False, clearing=False)
+    values = zone_values([(10 * G, 1000)], 1.2)
+    added = rewritten(present, values, 0.1, refresh=False, clearing=False)
     assert added is not None
     assert [resource["name"] for resource in added[0]["resources"]] == ["cpu", CPU, MEMORY, "memory"]
     assert added[0]["resources"][1]["available"] == "12k"
-    assert rewritten(present, wanted, 0.1, refresh=False, clearing=True) is None
-    assert rewritten([], wanted, 0.1, refresh=True, clearing=False) is None, "another topology than was worked out"
+    assert rewritten(present, values, 0.1, refresh=False, clearing=True) is None
+    assert rewritten([], values, 0.1, refresh=True, clearing=False) is None, "another topology than was worked out"
 
 
 @given(
@@ -212,13 +212,13 @@ def test_zone_amounts_that_are_missing_are_added_in_order_unless_cleared() -> No
     st.booleans(),
     st.booleans(),
 )
-def test_must_rewrite_agrees_with_rewritten(present: Any, wanted: Any, refresh: bool, clearing: bool) -> None:
+def test_must_rewrite_agrees_with_rewritten(present: Any, computed: Any, refresh: bool, clearing: bool) -> None:
     zones = [
         zone(f"node-{i}", **{name: str(n) for name, n in present_zone.items()})
         for i, present_zone in enumerate(present)
     ]
     topology = NodeResourceTopology(zones=zones)
-    values = [{name: Quantity.of(n) for name, n in wanted_zone.items()} for wanted_zone in wanted]
+    values = [{name: Quantity.of(n) for name, n in computed_zone.items()} for computed_zone in computed]
     slow = rewritten(to_builtins(topology)["zones"], values, 0.4, refresh=refresh, clearing=clearing) is not None
     assert must_rewrite(topology, values, 0.4, refresh=refresh, clearing=clearing) is slow
 
@@ -341,12 +341,12 @@ def device(*infos: DeviceInfo, **labels: str) -> Device:
 @pytest.mark.parametrize(("vendor", "shared"), [("", True), ("nvidia", False), ("huawei", False)])
 def test_gpu_totals(vendor: str, shared: bool) -> None:
     gpu_device = device(gpu("8000"), gpu("10000"), gpu("9", health=False), **{names.LABEL_GPU_VENDOR: vendor})
-    wanted = {names.RESOURCE_GPU_CORE: 200, names.RESOURCE_GPU_MEMORY: 18000, names.RESOURCE_GPU_MEMORY_RATIO: 200}
+    totals = {names.RESOURCE_GPU_CORE: 200, names.RESOURCE_GPU_MEMORY: 18000, names.RESOURCE_GPU_MEMORY_RATIO: 200}
     if vendor != "huawei":
-        wanted[names.RESOURCE_GPU] = 200
+        totals[names.RESOURCE_GPU] = 200
     if shared:
-        wanted[names.RESOURCE_GPU_SHARED] = 200
-    assert devices.gpu_totals(gpu_device, shared=shared) == {name: Quantity.of(n) for name, n in wanted.items()}
+        totals[names.RESOURCE_GPU_SHARED] = 200
+    assert devices.gpu_totals(gpu_device, shared=shared) == {name: Quantity.of(n) for name, n in totals.items()}
     assert devices.gpu_labels(gpu_device) == {names.LABEL_GPU_VENDOR: vendor}
 
 

@@ -73,12 +73,11 @@ async def test_a_slow_node_without_a_neighbour_is_detected(cluster: Any, manager
 
     async def reported(waits: Mapping[str, float], at: float) -> None:
         await report(cluster, pods, waits, at)
-        await until(lambda: all(now_seen(node) == at for node in NODES))
+        await until(lambda: all(last_report_at(node) == at for node in NODES))
 
-    def now_seen(node: str) -> float:
+    def last_report_at(node: str) -> float:
         (peers,) = [controller for controller in running.manager.controllers if controller.name == "peers"]
-        seen: float = peers._seen.get(node, 0.0)
-        return seen
+        return float(peers._seen.get(node, 0.0))
 
     start = float(int(time.time()) - 300)
     one_slow = {node: SLOW if node == "n3" else FAST for node in NODES}

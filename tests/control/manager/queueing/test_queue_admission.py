@@ -118,11 +118,13 @@ def test_an_ancestor_without_room_refuses() -> None:
     st.lists(st.tuples(st.integers(0, 12), st.integers(-2, 2), st.sampled_from(("a", "b"))), max_size=12),
     st.sampled_from((FIFO, PRIORITY, OVERTAKING)),
 )
-def test_what_is_admitted_never_exceeds_quota_or_cluster(wanted: list[tuple[int, int, str]], order: QueueOrder) -> None:
+def test_what_is_admitted_never_exceeds_quota_or_cluster(
+    requests: list[tuple[int, int, str]], order: QueueOrder
+) -> None:
     quotas = forest(total=14, a=(3, 9), b=(4, 12))
     jobs = [
         job(f"j{at}", cores, quota, priority=priority, created=at)
-        for at, (cores, priority, quota) in enumerate(wanted)
+        for at, (cores, priority, quota) in enumerate(requests)
     ]  # fmt: skip
     verdicts = decided(quotas, order, *jobs)
     admitted = {each.uid: each for each in jobs if verdicts[each.uid][0]}

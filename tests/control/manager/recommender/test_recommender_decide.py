@@ -100,13 +100,13 @@ TARGETS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("target", "candidate", "wanted"), TARGETS.values(), ids=TARGETS)
-def test_targeted_pods(target: dict[str, Any], candidate: Pod, wanted: bool) -> None:
+@pytest.mark.parametrize(("target", "candidate", "selected"), TARGETS.values(), ids=TARGETS)
+def test_targeted_pods(target: dict[str, Any], candidate: Pod, selected: bool) -> None:
     above = owners("ns", candidate.metadata, lambda _, reference: ABOVE.get((reference.kind, reference.name)))
     chosen, members = target_of(recommendation(target)), PodIndex()
     members.add(candidate, above)
-    assert chosen.selects(candidate, above) is wanted
-    assert list(members.of("ns", chosen)) == ([candidate] if wanted else [])
+    assert chosen.selects(candidate, above) is selected
+    assert list(members.of("ns", chosen)) == ([candidate] if selected else [])
     assert not members.of("elsewhere", chosen)
 
 

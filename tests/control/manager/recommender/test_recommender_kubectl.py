@@ -45,8 +45,8 @@ async def test_the_documented_commands(world: Any, checkpoint: Any, manager: Any
         return "podStatus" in await world.status("web")
 
     await until(recommended)
-    seen = await run(first_line)
-    assert '"cpu":"1140m"' in seen and "cpu 1140m = p95 1036m x 1.1" in seen
+    output = await run(first_line)
+    assert '"cpu":"1140m"' in output and "cpu 1140m = p95 1036m x 1.1" in output
     for command in change:
         await run(command)
 

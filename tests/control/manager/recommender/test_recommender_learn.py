@@ -192,12 +192,12 @@ DUE = {
 }
 
 
-@pytest.mark.parametrize(("finding", "later", "wanted"), DUE.values(), ids=DUE)
-def test_when_a_status_is_written(finding: Finding, later: float, wanted: bool) -> None:
+@pytest.mark.parametrize(("finding", "later", "expected"), DUE.values(), ids=DUE)
+def test_when_a_status_is_written(finding: Finding, later: float, expected: bool) -> None:
     first = compose(RecommendationStatus(), recommendation(), DEFAULTS, NOW)
     assert due(RecommendationStatus(), first, DEFAULTS, NOW)
     second = compose(first, finding, DEFAULTS, NOW + later)
-    assert due(first, second, DEFAULTS, NOW + later) is wanted
+    assert due(first, second, DEFAULTS, NOW + later) is expected
     assert encode(first) == encode(compose(RecommendationStatus(), recommendation(), DEFAULTS, NOW)), (
         "the old one is not changed"
     )

@@ -81,9 +81,9 @@ async def test_a_label_of_the_namespace_exempts_nothing(cluster: Any, manager: A
 
 def test_an_api_server_that_drops_match_conditions_is_not_written_again() -> None:
     target = ConfigurationTarget(WebhookEnv(), 9876, ("/validate-pod-keys", "/validate-pod"), b"ca")
-    wanted = configurations.desired("ValidatingWebhookConfiguration", target)
-    assert any(registrations.MATCH_CONDITIONS in webhook for webhook in wanted)
-    old = [{name: value for name, value in webhook.items() if name != "matchConditions"} for webhook in wanted]
-    for installed, unchanged in ((wanted, True), (old, True), (old[:-1], False)):
+    webhooks = configurations.desired("ValidatingWebhookConfiguration", target)
+    assert any(registrations.MATCH_CONDITIONS in webhook for webhook in webhooks)
+    old = [{name: value for name, value in webhook.items() if name != "matchConditions"} for webhook in webhooks]
+    for installed, unchanged in ((webhooks, True), (old, True), (old[:-1], False)):
         configuration = WebhookConfiguration(metadata=ObjectMeta(name="v"), webhooks=installed)
         assert (configurations.patch("ValidatingWebhookConfiguration", configuration, target) is None) is unchanged

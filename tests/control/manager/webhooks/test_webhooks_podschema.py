@@ -26,13 +26,13 @@ def merging(schema: Schema, depth: int = 0) -> dict[tuple[str], Any]:
 
 
 def test_the_table_matches_the_api_server() -> None:
-    wanted = {
+    merge_rules = {
         path: value
         for path, value in merging(present(Builtins().schema("", "v1", "Pod"))).items()
         if path[0] != "status"
     }
-    assert wanted, "the schema defines how lists merge"
-    for path, (key, strategies) in wanted.items():
+    assert merge_rules, "the schema defines how lists merge"
+    for path, (key, strategies) in merge_rules.items():
         here = podschema.POD
         for name in path:
             child = here.field(name)

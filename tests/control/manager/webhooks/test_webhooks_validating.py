@@ -167,9 +167,9 @@ DEVICES = {
 }
 
 
-@pytest.mark.parametrize(("wanted", "refused"), DEVICES.values(), ids=DEVICES)
-def test_gpu_requests(wanted: dict[str, int], refused: list[str]) -> None:
-    requests = {name if "/" in name else f"koordinator.sh/{name}": str(n) for name, n in wanted.items()}
+@pytest.mark.parametrize(("amounts", "refused"), DEVICES.values(), ids=DEVICES)
+def test_gpu_requests(amounts: dict[str, int], refused: list[str]) -> None:
+    requests = {name if "/" in name else f"koordinator.sh/{name}": str(n) for name, n in amounts.items()}
     messages = device_errors(pod(requests=requests))
     assert [text.split("]: ")[0] for text in messages] == [PATH + name for name in refused]
     assert all("Forbidden" in text for text in messages)

@@ -60,8 +60,8 @@ def test_required_zones_and_one_preferred_label() -> None:
         node("north", labels={ZONE: "north", "another-node-label-key": "another-node-label-value"}),
         node("nowhere"),
     ]
-    wanted = light("with-node-affinity", **on_nodes([expression(ZONE, "In", EAST, WEST)], wishes={1: OTHER}))
-    assert Board(nodes).decide(wanted) == Decision("east west", "west", "")
+    incoming = light("with-node-affinity", **on_nodes([expression(ZONE, "In", EAST, WEST)], wishes={1: OTHER}))
+    assert Board(nodes).decide(incoming) == Decision("east west", "west", "")
 
 
 def test_weights_are_summed_and_the_heavier_wins() -> None:
@@ -73,10 +73,10 @@ def test_weights_are_summed_and_the_heavier_wins() -> None:
         node("windows", labels={"kubernetes.io/os": "windows", "label-1": "key-1", "label-2": "key-2"}),
     ]
     wishes = {1: expression("label-1", "In", "key-1"), 50: expression("label-2", "In", "key-2")}
-    wanted = light("with-weights", **on_nodes([expression("kubernetes.io/os", "In", "linux")], wishes=wishes))
+    incoming = light("with-weights", **on_nodes([expression("kubernetes.io/os", "In", "linux")], wishes=wishes))
     board = Board(nodes)
-    assert board.scores(wanted, "NodeAffinity") == {"light": 2 * (100 * 1 // 50), "heavy": 200}
-    assert board.decide(wanted) == Decision("heavy light", "heavy", "")
+    assert board.scores(incoming, "NodeAffinity") == {"light": 2 * (100 * 1 // 50), "heavy": 200}
+    assert board.decide(incoming) == Decision("heavy light", "heavy", "")
 
 
 @pytest.mark.parametrize(
@@ -148,10 +148,10 @@ def test_near_one_service_and_rather_not_near_another() -> None:
     pods = [light(labels={"security": name}, on=where) for name, where in (("S1", "v1"), ("S1", "r1"), ("S2", "r1"))]
     terms = pods_affinity(near_to=[near({"security": "S1"}, ZONE)], dislike=(100, near({"security": "S2"}, ZONE)))
     board = Board(nodes, pods)
-    wanted = light("with-pod-affinity", **terms)
-    assert board.scores(wanted, "InterPodAffinity") == {"v1": 200, "v2": 200, "r1": 0}
-    assert board.decide(wanted) == Decision("r1 v1 v2", "v2", "")
-    alone = Board(nodes, pods[2:]).decide(wanted)
+    incoming = light("with-pod-affinity", **terms)
+    assert board.scores(incoming, "InterPodAffinity") == {"v1": 200, "v2": 200, "r1": 0}
+    assert board.decide(incoming) == Decision("r1 v1 v2", "v2", "")
+    alone = Board(nodes, pods[2:]).decide(incoming)
     assert alone.message == "0/4 nodes are available: 4 node(s) didn't match pod affinity rules."
 
 
@@ -249,9 +249,9 @@ def test_namespaces(more: dict[str, Any], fits: str) -> None:
 def test_revisions(keys: dict[str, Any], fits: str) -> None:
     nodes = zoned({"V": ("v1",), "R": ("r1",)}, key=ZONE)
     old = light(labels={"app": "database", "pod-template-hash": "old"}, on="v1")
-    wanted = light("server", labels={"app": "server", "pod-template-hash": "new"},
-                   **pods_affinity(near_to=[near({"app": "database"}, ZONE, **keys)]))  # fmt: skip
-    assert Board(nodes, [old]).decide(wanted).fits == fits
+    incoming = light("server", labels={"app": "server", "pod-template-hash": "new"},
+                     **pods_affinity(near_to=[near({"app": "database"}, ZONE, **keys)]))  # fmt: skip
+    assert Board(nodes, [old]).decide(incoming).fits == fits
 
 
 @pytest.mark.parametrize(
@@ -273,5 +273,5 @@ def test_tenants_keep_to_their_pools(tenant: str, fits: str) -> None:
     has_tenant = {"matchExpressions": [expression("tenant", "Exists")]}
     same = {"topologyKey": "node-pool", "labelSelector": {}, "matchLabelKeys": ["tenant"]}
     other = {"topologyKey": "node-pool", "labelSelector": has_tenant, "mismatchLabelKeys": ["tenant"]}
-    wanted = light("p", labels={"tenant": tenant}, **pods_affinity(near_to=[same], far_from=[other]))
-    assert Board(nodes, pods).decide(wanted).fits == fits
+    incoming = light("p", labels={"tenant": tenant}, **pods_affinity(near_to=[same], far_from=[other]))
+    assert Board(nodes, pods).decide(incoming).fits == fits

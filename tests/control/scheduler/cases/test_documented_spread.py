@@ -45,7 +45,7 @@ def affine(operator: str, *values: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("pods", "wanted", "fits"),
+    ("pods", "incoming", "fits"),
     [
         pytest.param("node1 node2 node3", mypod(rule()), "node3 node4", id="one rule: zone A would have 3 to 1"),
         pytest.param("node1 node2 node3", mypod(rule(skew=2)), ANYWHERE, id="a skew of 2 lets zone A in"),
@@ -65,25 +65,25 @@ def affine(operator: str, *values: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_four_nodes(pods: str, wanted: Pod, fits: str) -> None:
-    decision = Board(zoned(FOUR), there(pods)).decide(wanted)
+def test_four_nodes(pods: str, incoming: Pod, fits: str) -> None:
+    decision = Board(zoned(FOUR), there(pods)).decide(incoming)
     assert decision.fits == fits
 
 
 def test_a_wish_prefers_the_zone_with_fewer() -> None:
-    wanted = mypod(rule(soft=True))
+    incoming = mypod(rule(soft=True))
     board = Board(zoned(FOUR), there("node1 node2 node3"))
-    scores = board.scores(wanted, "PodTopologySpread")
+    scores = board.scores(incoming, "PodTopologySpread")
     assert scores["node1"] == scores["node2"] < scores["node3"] == scores["node4"]
-    assert board.decide(wanted).best == "node4"  # of zone B, the node that is empty
+    assert board.decide(incoming).best == "node4"  # of zone B, the node that is empty
 
 
 def test_of_two_wishes_both_count() -> None:
     board = Board(zoned(FOUR), there("node1 node2 node3"))
-    wanted = mypod(rule(soft=True), rule("node", soft=True))
-    scores = board.scores(wanted, "PodTopologySpread")
+    incoming = mypod(rule(soft=True), rule("node", soft=True))
+    scores = board.scores(incoming, "PodTopologySpread")
     assert scores["node4"] > scores["node3"] > scores["node1"] == scores["node2"]
-    assert board.decide(wanted).best == "node4"
+    assert board.decide(incoming).best == "node4"
 
 
 # Rules that contradict each other
@@ -93,7 +93,7 @@ FIVE_PODS = "node1 node1 node2 node3 node3"
 
 
 @pytest.mark.parametrize(
-    ("wanted", "fits"),
+    ("incoming", "fits"),
     [
         pytest.param(mypod(rule()), "node3", id="the zones want B"),
         pytest.param(mypod(rule("node")), "node2", id="the nodes want node2"),
@@ -104,8 +104,8 @@ FIVE_PODS = "node1 node1 node2 node3 node3"
         pytest.param(mypod(rule(soft=True), rule("node")), "node2", id="solved: the zone is a preference"),
     ],
 )
-def test_rules_in_conflict(wanted: Pod, fits: str) -> None:
-    decision = Board(zoned(THREE), there(FIVE_PODS)).decide(wanted)
+def test_rules_in_conflict(incoming: Pod, fits: str) -> None:
+    decision = Board(zoned(THREE), there(FIVE_PODS)).decide(incoming)
     assert decision.fits == decision.best == fits
     assert decision.message == ("" if fits else f"0/3 nodes are available: 3 node(s) {SKEWED}.")
 
@@ -116,7 +116,7 @@ FIVE = {**FOUR, "zoneC": ("node5",)}
 
 
 @pytest.mark.parametrize(
-    ("wanted", "fits"),
+    ("incoming", "fits"),
     [
         pytest.param(mypod(rule()), "node5", id="zone C has none: only it may be filled"),
         pytest.param(mypod(rule(), affinity=affine("NotIn", "zoneC")), "node3 node4", id="affinity leaves zone C out"),
@@ -131,8 +131,8 @@ FIVE = {**FOUR, "zoneC": ("node5",)}
         ),
     ],
 )
-def test_node_affinity(wanted: Pod, fits: str) -> None:
-    assert Board(zoned(FIVE), there("node1 node2 node3")).decide(wanted).fits == fits
+def test_node_affinity(incoming: Pod, fits: str) -> None:
+    assert Board(zoned(FIVE), there("node1 node2 node3")).decide(incoming).fits == fits
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def test_node_taints(policy: dict[str, str], tolerant: bool, fits: str) -> None:
     taint = {"key": "dedicated", "value": "gpu", "effect": "NoSchedule"}
     nodes = [*zoned(FOUR), *zoned({"zoneC": ("node5",)}, taints=[taint])]
     tolerations = [{"key": "dedicated", "operator": "Exists"}] if tolerant else []
-    wanted = mypod(rule(**policy), tolerations=tolerations)  # type: ignore[arg-type]
-    assert Board(nodes, there("node1 node2 node3")).decide(wanted).fits == fits
+    incoming = mypod(rule(**policy), tolerations=tolerations)  # type: ignore[arg-type]
+    assert Board(nodes, there("node1 node2 node3")).decide(incoming).fits == fits
 
 
 @pytest.mark.parametrize(
@@ -229,8 +229,8 @@ def test_revisions(keys: list[str], fits: str) -> None:
     old, new = {**FOO, "pod-template-hash": "old"}, {**FOO, "pod-template-hash": "new"}
     nodes = [node(name) for name in "abc"]
     pods = [light(labels=old, on=name) for name in "ab"]
-    wanted = mypod(rule(HOST, matchLabelKeys=keys), labels=new)
-    assert Board(nodes, pods).decide(wanted).fits == fits
+    incoming = mypod(rule(HOST, matchLabelKeys=keys), labels=new)
+    assert Board(nodes, pods).decide(incoming).fits == fits
 
 
 SERVICE: Service = wire.convert({"metadata": {"name": "s", "namespace": "default"}, "spec": {"selector": FOO}}, Service)
@@ -247,13 +247,13 @@ def three_zones() -> list[Node]:
 def test_the_built_in_defaults_hold_for_pods_of_services() -> None:
     """Zones by 5 and hosts by 3, both as preferences; a pod with constraints of its own is not affected."""
     pods = there("a1 a1 a2 b1")
-    wanted = light("mypod", labels=FOO)
-    none = Board(three_zones(), pods).scores(wanted, "PodTopologySpread")
+    incoming = light("mypod", labels=FOO)
+    none = Board(three_zones(), pods).scores(incoming, "PodTopologySpread")
     assert set(none.values()) == {0}
     board = Board(three_zones(), pods, objects=[SERVICE])
-    scores = board.scores(wanted, "PodTopologySpread")
+    scores = board.scores(incoming, "PodTopologySpread")
     assert scores["c1"] > scores["b1"] > scores["a2"] > scores["a1"]
-    assert board.decide(wanted).best == "c1"
+    assert board.decide(incoming).best == "c1"
     own = mypod(rule("node", skew=9))
     assert board.scores(own, "PodTopologySpread") == dict.fromkeys(("a1", "a2", "b1", "c1"), 0)
 
@@ -271,17 +271,17 @@ def test_the_built_in_defaults_hold_for_pods_of_services() -> None:
 )
 def test_defaults_of_the_profile(args: dict[str, Any], fits: str) -> None:
     pods = there("a1 a2 b1 c1")
-    wanted = light("mypod", labels=FOO)
+    incoming = light("mypod", labels=FOO)
     board = Board(three_zones(), pods, args=args, objects=[SERVICE])
-    assert board.scores(wanted, "PodTopologySpread") == dict.fromkeys(fits.split(), 0)
-    assert board.decide(wanted).fits == fits
+    assert board.scores(incoming, "PodTopologySpread") == dict.fromkeys(fits.split(), 0)
+    assert board.decide(incoming).fits == fits
 
 
 def test_a_series_of_pods_keeps_the_skew() -> None:
     """Ten equal pods, one after the other: never more than one apart, by zone and by node."""
     board = Board(zoned(FOUR))
     placed = board.place(*(mypod(rule(), rule("node")) for _ in range(10)))
-    for seen in range(1, 11):
-        counts = [placed[:seen].count(f"node{number}") for number in range(1, 5)]
+    for count in range(1, 11):
+        counts = [placed[:count].count(f"node{number}") for number in range(1, 5)]
         assert max(counts) - min(counts) <= 1
         assert abs(counts[0] + counts[1] - counts[2] - counts[3]) <= 1

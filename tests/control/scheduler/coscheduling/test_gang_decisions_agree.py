@@ -55,15 +55,15 @@ STEPS = st.lists(
 
 
 @given(GANGS, STEPS)
-def test_decisions_are_those_of_counting(wanted: dict[str, tuple[int, str]], steps: list[tuple[str, str, int]]) -> None:
+def test_decisions_are_those_of_counting(rules: dict[str, tuple[int, str]], steps: list[tuple[str, str, int]]) -> None:
     cluster, parked = Cluster(node("n")), Parked()
     cluster.use(waiting=parked)
     plugin = Coscheduling(CoschedulingArgs(), cluster.handle)
-    plain = PlainGangs({f"default/{name}": PlainGang(*wanted[name], IDS[name]) for name in IDS})
+    plain = PlainGangs({f"default/{name}": PlainGang(*rules[name], IDS[name]) for name in IDS})
     pods: dict[str, Pod] = {}
     for number, (what, gang, chosen) in enumerate(steps):
         if what in ("add", "placed"):
-            minimum, policy = wanted[gang]
+            minimum, policy = rules[gang]
             notes = {"name": gang, "min-available": str(minimum), "match-policy": policy, "mode": "NonStrict"}
             notes["groups"] = msgspec.json.encode(IDS[gang]).decode()
             created = pod(f"p{number}", annotations={P + key: value for key, value in notes.items()})

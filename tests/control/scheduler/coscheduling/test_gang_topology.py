@@ -67,7 +67,7 @@ def wishes(*strategies: tuple[str, str, int]) -> GatherRules:
 
 
 @pytest.mark.parametrize(
-    ("each", "desired", "wanted", "expected"),
+    ("each", "desired", "rules", "expected"),
     [
         (1, 4, [("Block", "PreferGather", 0)], ["node-1", "node-8", "node-2", "node-7"]),
         (1, 2, [("Block", "MustGather", 0)], ["node-1", "node-8"]),
@@ -75,8 +75,8 @@ def wishes(*strategies: tuple[str, str, int]) -> GatherRules:
     ],
     ids=["four of the size of a node", "must stay in a block", "two fit one node"],
 )
-def test_the_verified_plans(each: int, desired: int, wanted: list[tuple[str, str, int]], expected: list[str]) -> None:
-    shares = TopologyPlanner(tree(), dict.fromkeys(NODES, each), wishes(*wanted)).plan(desired)
+def test_the_verified_plans(each: int, desired: int, rules: list[tuple[str, str, int]], expected: list[str]) -> None:
+    shares = TopologyPlanner(tree(), dict.fromkeys(NODES, each), wishes(*rules)).plan(desired)
     assert [name for name, number in shares for _ in range(number)] == expected
 
 

@@ -267,10 +267,10 @@ def test_victims_are_needed_and_enough(nodes: list[int], there: list[tuple[int, 
         return
     assert set(plan.rows) == {member.uid for member in planned_job.members}
     for row in rows.tolist():
-        wanted = sum(member.requests["cpu"] for member in planned_job.members if plan.rows[member.uid] == row)
+        requested = sum(member.requests["cpu"] for member in planned_job.members if plan.rows[member.uid] == row)
         victims = plan.victims.get(row, ())
         assert all(victim.row == row and victim.priority < 100 for victim in victims)
         room = int(table.allocatable[CPU, row] - table.requested[CPU, row]) + sum(v.requests["cpu"] for v in victims)
-        assert wanted <= room, "not enough"
+        assert requested <= room, "not enough"
         for victim in victims:
-            assert wanted > room - victim.requests["cpu"], "a victim more than needed"
+            assert requested > room - victim.requests["cpu"], "a victim more than needed"

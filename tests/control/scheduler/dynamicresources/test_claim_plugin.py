@@ -200,11 +200,11 @@ def test_a_pod_with_claims_that_lost_its_node_wakes_pods_with_claims() -> None:
 def test_an_extended_resource_of_a_class_that_no_node_has_is_not_supported() -> None:
     cluster, objects, plugin = cluster_of(device_class(extendedResourceName="example.com/gpu"))
     amount: dict[str, Any] = {"example.com__gpu": "1"}
-    wanted = cluster.info(pod("p", **amount))
+    incoming = cluster.info(pod("p", **amount))
     text = 'extended resource "example.com/gpu" of DeviceClass "gpu" is not supported: use a ResourceClaim'
 
     def status() -> str:
-        return plugin.pre_filter(CycleState(), wanted).status.message
+        return plugin.pre_filter(CycleState(), incoming).status.message
 
     assert plugin.pre_filter(CycleState(), cluster.info(pod("plain"))).status.skipped
     assert status() == text

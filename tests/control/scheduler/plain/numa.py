@@ -118,10 +118,10 @@ def score(pod: PlainPod, node: PlainNode, chosen: list[int] | None, *, most: boo
         }
     else:
         figures = {}
-        for name, wanted in (("cpu", own), ("memory", pod.requests.get("memory", 0))):
+        for name, request in (("cpu", own), ("memory", pod.requests.get("memory", 0))):
             total = sum(_total(node, zone)[name] for zone in chosen)
             free = sum(_available(node, zone)[name] for zone in chosen)
-            figures[name] = (max(total - free, 0) + wanted, total)
+            figures[name] = (max(total - free, 0) + request, total)
     return _mean(figures, most=most)
 
 

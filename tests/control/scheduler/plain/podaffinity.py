@@ -54,9 +54,9 @@ def inter_pod_affinity(pod: Pod, node: Node, world: World) -> Verdict:
     if terms:
         if any(term.topology_key not in labels for term in terms):
             return U, ("node(s) didn't match pod affinity rules",)
-        wanted = [ls for other, ls in _placed(world) if all(matches(term, pod, other, world) for term in terms)]
-        here = all(any(ls.get(t.topology_key) == labels[t.topology_key] for ls in wanted) for t in terms)
-        anywhere = any(term.topology_key in ls for ls in wanted for term in terms)
+        matched_labels = [ls for other, ls in _placed(world) if all(matches(term, pod, other, world) for term in terms)]
+        here = all(any(ls.get(t.topology_key) == labels[t.topology_key] for ls in matched_labels) for t in terms)
+        anywhere = any(term.topology_key in ls for ls in matched_labels for term in terms)
         first = not anywhere and all(matches(term, pod, pod, world) for term in terms)
         if not here and not first:
             return U, ("node(s) didn't match pod affinity rules",)

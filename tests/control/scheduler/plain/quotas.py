@@ -97,16 +97,16 @@ class PlainQuotas:
         everything = sum(minima.values())
         if self.scale_min and everything > total:
             minima = {name: total * minimum // everything for name, minimum in minima.items()}
-        wanted = {quota.name: self.limited(quota.name, resource) for quota in quotas}
+        requested = {quota.name: self.limited(quota.name, resource) for quota in quotas}
         shares = {}
         hungry = []
         for member in sorted(quotas, key=lambda quota: quota.name):
             name, weight = member.name, member.weight.get(resource, 0)
-            if wanted[name] > minima[name]:
+            if requested[name] > minima[name]:
                 shares[name] = minima[name]
                 hungry.append((name, weight))
             else:
-                shares[name] = wanted[name] if member.lends else minima[name]
+                shares[name] = requested[name] if member.lends else minima[name]
         left = total - sum(shares.values())
         while left > 0 and sum(weight for _, weight in hungry) > 0:
             weights = sum(weight for _, weight in hungry)
@@ -118,9 +118,9 @@ class PlainQuotas:
             left = 0
             for name, part in parts.items():
                 shares[name] += part
-                left += max(shares[name] - wanted[name], 0)
-                shares[name] = min(shares[name], wanted[name])
-            hungry = [(name, weight) for name, weight in hungry if shares[name] < wanted[name]]
+                left += max(shares[name] - requested[name], 0)
+                shares[name] = min(shares[name], requested[name])
+            hungry = [(name, weight) for name, weight in hungry if shares[name] < requested[name]]
         return shares
 
     def refused(self, pod: PlainQuotaPod, *, by_runtime: bool = True) -> set[str]:

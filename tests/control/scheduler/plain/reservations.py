@@ -129,8 +129,8 @@ def fits_with(
 
 
 def score(objects: Objects, pod: Pod, reservation: Reservation) -> int:
-    capacity, wanted = cpu_of(reservation), cpu_of_pod(pod) + objects.used(reservation)
-    return 100 * wanted // capacity if capacity and wanted <= capacity else 0
+    capacity, taken = cpu_of(reservation), cpu_of_pod(pod) + objects.used(reservation)
+    return 100 * taken // capacity if capacity and taken <= capacity else 0
 
 
 def order(reservation: Reservation) -> int:

@@ -14,13 +14,13 @@ def fit(pod: Pod, node: Node, world: World, ignored: Sequence[str] = (), groups:
     has, there = allocatable(node), world.on(node)
     if len(there) + 1 > has.get("pods", 0):
         reasons.append("Too many pods")
-    for name, wanted in requests(pod).items():
-        if wanted == 0 or name in ignored or name.split("/")[0] in groups:
+    for name, request in requests(pod).items():
+        if request == 0 or name in ignored or name.split("/")[0] in groups:
             continue
         used = sum(requests(other).get(name, 0) for other in there)
-        if wanted > has.get(name, 0) - used:
+        if request > has.get(name, 0) - used:
             reasons.append(f"Insufficient {name}")
-            if wanted > has.get(name, 0):
+            if request > has.get(name, 0):
                 code = U
     return (code, tuple(reasons)) if reasons else None
 

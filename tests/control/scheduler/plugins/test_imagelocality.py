@@ -40,7 +40,7 @@ B = {"gcr.io/250:latest": 250 * MIB, "gcr.io/10:latest": 10 * MIB}
 
 
 @pytest.mark.parametrize(
-    ("wanted", "a", "b"),
+    ("incoming", "a", "b"),
     [
         pytest.param(running("gcr.io/40", "gcr.io/250"), 0, 100 * (125 - 23) // (2000 - 23), id="two images"),
         pytest.param(running("gcr.io/40", "gcr.io/300"), 100 * (20 + 150 - 23) // (2000 - 23), 0, id="both on one"),
@@ -50,10 +50,10 @@ B = {"gcr.io/250:latest": 250 * MIB, "gcr.io/10:latest": 10 * MIB}
         pytest.param(running("gcr.io/10", init=["gcr.io/300"]), 100 * (150 - 23) // (2000 - 23), 0, id="init"),
     ],
 )
-def test_figures(wanted: Pod, a: int, b: int) -> None:
+def test_figures(incoming: Pod, a: int, b: int) -> None:
     cluster = Cluster(imaged("a", A), imaged("b", B))
     plugin = ImageLocality(None, cluster.handle)
-    assert (scored(plugin, cluster, wanted) or {"a": 0, "b": 0}) == {"a": a, "b": b}
+    assert (scored(plugin, cluster, incoming) or {"a": 0, "b": 0}) == {"a": a, "b": b}
 
 
 def test_nodes_without_images_score_nothing() -> None:
@@ -102,11 +102,11 @@ SIZES = {"x:latest": 30, "y:latest": 400, "r/z:1": 1500, "w:2": 5}
     st.lists(st.sets(st.sampled_from(sorted(SIZES))), min_size=1, max_size=6),
     st.lists(st.sampled_from(["x", "y:latest", "r/z:1", "r/z", "w:2"]), min_size=1, max_size=3),
 )
-def test_it_follows_the_plain_rule(held: list[set[str]], wanted: list[str]) -> None:
+def test_it_follows_the_plain_rule(held: list[set[str]], images_of_pod: list[str]) -> None:
     images = {f"n{i}": {name: SIZES[name] * MIB for name in names} for i, names in enumerate(held)}
     world = World([imaged(name, by_name) for name, by_name in images.items()], images=images)
     cluster = Cluster(*world.nodes)
-    asking = running(*wanted)
+    asking = running(*images_of_pod)
     expected = {node.metadata.name: image_score(asking, node, world) for node in world.nodes}
     scores = scored(ImageLocality(None, cluster.handle), cluster, asking)
     assert (scores or dict.fromkeys(expected, 0)) == expected

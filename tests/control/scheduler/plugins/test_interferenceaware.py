@@ -125,11 +125,11 @@ def test_old_reports_say_nothing() -> None:
     for name, at in (("a", NOW), ("b", NOW + 60)):
         world.plugin.set_metric(metric(name, at=at, pods=[hurt(n, brief("cpu")) for n in "xy"]))
     assert world.reasons(batch()) == [text("cpu")] * 2
-    seen = world.cluster.table.pod_log.end
+    position = world.cluster.table.pod_log.end
     world.clock.jump(180)
     assert world.reasons(batch()) == ["", text("cpu")]
     assert world.scores() == [100, 50]
-    assert world.cluster.table.pod_log.since(seen) == [0]
+    assert world.cluster.table.pod_log.since(position) == [0]
     world.plugin.set_metric(metric("a", at=None, pods=[hurt(n, brief("cpu")) for n in "xy"]))
     assert world.reasons(batch())[0] == ""
 

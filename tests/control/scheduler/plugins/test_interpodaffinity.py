@@ -63,10 +63,10 @@ def four() -> list[Node]:
     return [*(node(name, labels={ZONE: "1" if name in "ab" else "2"}) for name in "abxy"), node("q")]
 
 
-def verdicts(pods: list[Pod], wanted: Pod) -> dict[str, Any]:
+def verdicts(pods: list[Pod], incoming: Pod) -> dict[str, Any]:
     cluster = Cluster(*four())
     cluster.put(*pods)
-    return filtered(InterPodAffinity(None, cluster.handle), cluster, wanted)
+    return filtered(InterPodAffinity(None, cluster.handle), cluster, incoming)
 
 
 def web(on: str, **more: Any) -> Pod:
@@ -74,7 +74,7 @@ def web(on: str, **more: Any) -> Pod:
 
 
 @pytest.mark.parametrize(
-    ("pods", "wanted", "refused", "reason"),
+    ("pods", "incoming", "refused", "reason"),
     [
         pytest.param([], with_terms(), "", None, id="no terms"),
         pytest.param([web("a")], with_terms(near=[term(WEB)]), "xyq", NEAR, id="near: same zone"),
@@ -143,8 +143,8 @@ def web(on: str, **more: Any) -> Pod:
         pytest.param([web("a")], with_terms(far=[term({})]), "ab", FAR, id="an empty selector matches every pod"),
     ],
 )
-def test_required(pods: list[Pod], wanted: Pod, refused: str, reason: Any) -> None:
-    assert verdicts(pods, wanted) == {name: reason if name in refused else None for name in "abxyq"}
+def test_required(pods: list[Pod], incoming: Pod, refused: str, reason: Any) -> None:
+    assert verdicts(pods, incoming) == {name: reason if name in refused else None for name in "abxyq"}
 
 
 def test_own_affinity_is_reported_before_that_of_existing_pods() -> None:
@@ -179,14 +179,14 @@ def test_a_malformed_selector_fails_only_its_pod() -> None:
     assert status.code_name == "Error"
 
 
-def scores(pods: list[Pod], wanted: Pod, **args: Any) -> dict[str, int] | None:
+def scores(pods: list[Pod], incoming: Pod, **args: Any) -> dict[str, int] | None:
     cluster = Cluster(*four())
     cluster.put(*pods)
-    return scored(InterPodAffinity(InterPodAffinityArgs(**args), cluster.handle), cluster, wanted)
+    return scored(InterPodAffinity(InterPodAffinityArgs(**args), cluster.handle), cluster, incoming)
 
 
 @pytest.mark.parametrize(
-    ("pods", "wanted", "expected"),
+    ("pods", "incoming", "expected"),
     [
         pytest.param([web("a")], pod(), None, id="nothing preferred"),
         pytest.param([], with_terms(like=[(5, term(WEB))]), None, id="no matching pod"),
@@ -206,8 +206,8 @@ def scores(pods: list[Pod], wanted: Pod, **args: Any) -> dict[str, int] | None:
         pytest.param([with_terms(far=[term(WEB)], on="x")], pod(labels=WEB), None, id="hard anti-affinity counts not"),
     ],
 )
-def test_preferred(pods: list[Pod], wanted: Pod, expected: list[int] | None) -> None:
-    assert scores(pods, wanted) == (None if expected is None else dict(zip("abxyq", expected, strict=True)))
+def test_preferred(pods: list[Pod], incoming: Pod, expected: list[int] | None) -> None:
+    assert scores(pods, incoming) == (None if expected is None else dict(zip("abxyq", expected, strict=True)))
 
 
 def test_arguments() -> None:
@@ -229,15 +229,15 @@ def test_namespaces_are_followed() -> None:
     cluster.put(
         web("a", namespace="prod"), with_terms(far=[term(WEB, namespaceSelector={"matchLabels": {"t": "1"}})], on="x")
     )
-    wanted = with_terms(far=[term(WEB, namespaceSelector={"matchLabels": {"t": "1"}})])
+    incoming = with_terms(far=[term(WEB, namespaceSelector={"matchLabels": {"t": "1"}})])
     stranger = pod(labels=WEB, namespace="prod")
-    assert filtered(plugin, cluster, wanted) == dict.fromkeys("abxyq")
+    assert filtered(plugin, cluster, incoming) == dict.fromkeys("abxyq")
     assert filtered(plugin, cluster, stranger) == dict.fromkeys("abxyq")
     objects.emit("add", namespace("prod", t="1"))
-    assert filtered(plugin, cluster, wanted) == dict.fromkeys("abxyq") | {"a": FAR, "b": FAR}
+    assert filtered(plugin, cluster, incoming) == dict.fromkeys("abxyq") | {"a": FAR, "b": FAR}
     assert filtered(plugin, cluster, stranger) == dict.fromkeys("abxyq") | {"x": EXISTING, "y": EXISTING}
     objects.emit("update", namespace("prod", t="1"), namespace("prod", t="2"))
-    assert filtered(plugin, cluster, wanted) == dict.fromkeys("abxyq")
+    assert filtered(plugin, cluster, incoming) == dict.fromkeys("abxyq")
     assert filtered(plugin, cluster, stranger) == dict.fromkeys("abxyq")
 
 
@@ -328,14 +328,14 @@ def test_it_follows_the_plain_rules_while_the_cluster_changes(data: st.DataObjec
     infos = cluster.put(
         *(data.draw(pods(data.draw(st.sampled_from(names)))) for _ in range(data.draw(st.integers(0, 4))))
     )
-    wanted = data.draw(pods())
+    incoming = data.draw(pods())
     for _ in range(data.draw(st.integers(1, 4))):
         world = World([node for node in cluster.table.nodes if node], [info.pod for info in infos], namespaces)
-        expected = {node.metadata.name: inter_pod_affinity(wanted, node, world) for node in world.nodes}
-        assert filtered(plugin, cluster, wanted) == expected
+        expected = {node.metadata.name: inter_pod_affinity(incoming, node, world) for node in world.nodes}
+        assert filtered(plugin, cluster, incoming) == expected
         if world.nodes:
-            plain = inter_pod_scores(wanted, world.nodes, world, hard_weight=plugin.args.hard_pod_affinity_weight)
-            scores = scored(plugin, cluster, wanted)
+            plain = inter_pod_scores(incoming, world.nodes, world, hard_weight=plugin.args.hard_pod_affinity_weight)
+            scores = scored(plugin, cluster, incoming)
             assert (scores or dict.fromkeys(expected, 0)) == (plain or dict.fromkeys(expected, 0))
         match data.draw(st.sampled_from(["add", "remove", "node", "gone", "namespace"])):
             case "add":
@@ -356,7 +356,7 @@ def test_it_follows_the_plain_rules_while_the_cluster_changes(data: st.DataObjec
 @given(st.lists(pods("n0"), max_size=4), st.lists(pods("n1"), max_size=2), pods(), st.data())
 @settings(max_examples=50)
 def test_trials_are_seen_and_leave_no_trace(
-    first: list[Pod], second: list[Pod], wanted: Pod, data: st.DataObject
+    first: list[Pod], second: list[Pod], incoming: Pod, data: st.DataObject
 ) -> None:
     both = [node("n0", labels={ZONE: "1"}), node("n1", labels={ZONE: "2"})]
     cluster = Cluster(*both)
@@ -365,8 +365,8 @@ def test_trials_are_seen_and_leave_no_trace(
 
     def agree(left: list[Pod]) -> None:
         world = World(both, left)
-        expected = {node.metadata.name: inter_pod_affinity(wanted, node, world) for node in both}
-        assert filtered(plugin, cluster, wanted) == expected
+        expected = {node.metadata.name: inter_pod_affinity(incoming, node, world) for node in both}
+        assert filtered(plugin, cluster, incoming) == expected
 
     agree([*first, *second])
     gone = data.draw(st.sets(st.sampled_from(range(len(infos))))) if infos else set()

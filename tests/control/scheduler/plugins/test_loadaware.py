@@ -433,10 +433,10 @@ def test_time_alone_expires_reports_and_touches_their_rows() -> None:
     world.plugin.set_metric(metric("b", at=NOW + 60))
     candidate = pod(cpu=None, memory=None)
     assert world.reasons(candidate) == ["", ""]
-    seen = world.cluster.table.pod_log.end
+    position = world.cluster.table.pod_log.end
     world.clock.jump(180)
     assert world.reasons(candidate) == ["node(s) nodeMetric expired", ""]
-    assert world.cluster.table.pod_log.since(seen) == [0]
+    assert world.cluster.table.pod_log.since(position) == [0]
     assert world.scores(candidate) == [0, 99]
     world.plugin.set_metric(metric("a", at=NOW + 180))
     assert world.reasons(candidate) == ["", ""]

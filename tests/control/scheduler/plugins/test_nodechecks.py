@@ -47,7 +47,7 @@ def taint(key: str, value: str, effect: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "expected"),
+    ("incoming", "expected"),
     [
         pytest.param(pod(), CORDONED, id="cordoned"),
         pytest.param(
@@ -61,9 +61,9 @@ def taint(key: str, value: str, effect: str) -> dict[str, str]:
         ),
     ],
 )
-def test_unschedulable(wanted: Pod, expected: object) -> None:
+def test_unschedulable(incoming: Pod, expected: object) -> None:
     cluster = Cluster(node("a"), node("b", unschedulable=True))
-    assert filtered(NodeUnschedulable(None, cluster.handle), cluster, wanted) == {"a": None, "b": expected}
+    assert filtered(NodeUnschedulable(None, cluster.handle), cluster, incoming) == {"a": None, "b": expected}
 
 
 def test_unschedulable_hints() -> None:
@@ -138,9 +138,9 @@ def test_fewer_disliked_taints_score_higher() -> None:
     soft = [taint(f"t{i}", "", "PreferNoSchedule") for i in range(3)]
     cluster = Cluster(node("a"), node("b", taints=soft[:1]), node("c", taints=soft), node("d", taints=soft[2:]))
     plugin = TaintToleration(None, cluster.handle)
-    wanted = tolerating({"key": "t2", "operator": "Exists"})
-    assert scored(plugin, cluster, wanted) == {"a": 100, "b": 50, "c": 0, "d": 100}
-    assert scored(plugin, cluster, wanted, "a", "d") == {"a": 100, "d": 100}
+    incoming = tolerating({"key": "t2", "operator": "Exists"})
+    assert scored(plugin, cluster, incoming) == {"a": 100, "b": 50, "c": 0, "d": 100}
+    assert scored(plugin, cluster, incoming, "a", "d") == {"a": 100, "d": 100}
     hard_only = tolerating({"key": "t2", "operator": "Exists", "effect": "NoSchedule"})
     assert scored(plugin, cluster, hard_only, "a", "d") == {"a": 100, "d": 0}
 
@@ -181,7 +181,7 @@ def named(operator: str, *values: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "nodes"),
+    ("incoming", "nodes"),
     [
         pytest.param(pod(), "abc", id="nothing asked"),
         pytest.param(pod(spec={"nodeSelector": {"zone": "x"}}), "a", id="selector"),
@@ -207,22 +207,22 @@ def named(operator: str, *values: str) -> dict[str, Any]:
         pytest.param(requiring(is_("zone", "Exists"), selector={"gen": "3"}), "b", id="selector AND affinity"),
     ],
 )
-def test_affinity(wanted: Pod, nodes: str) -> None:
+def test_affinity(incoming: Pod, nodes: str) -> None:
     cluster = Cluster(
         node("a", labels={"zone": "x", "gen": "1"}),
         node("b", labels={"zone": "y", "gen": "3"}),
         node("c", labels={"gen": "10"}),
     )
     plugin = NodeAffinityPlugin(NodeAffinityArgs(), cluster.handle)
-    assert filtered(plugin, cluster, wanted) == {name: None if name in nodes else MISMATCH for name in "abc"}
+    assert filtered(plugin, cluster, incoming) == {name: None if name in nodes else MISMATCH for name in "abc"}
 
 
 def test_names_narrow_the_nodes_and_must_not_contradict() -> None:
     cluster = Cluster(node("a"), node("b"), node("c"))
     plugin = NodeAffinityPlugin(NodeAffinityArgs(), cluster.handle)
 
-    def asked(wanted: Pod) -> Any:
-        return plugin.pre_filter(CycleState(), cluster.info(wanted))
+    def asked(incoming: Pod) -> Any:
+        return plugin.pre_filter(CycleState(), cluster.info(incoming))
 
     assert asked(requiring(named("In", "c"), named("In", "a", "gone"))).rows.tolist() == [0, 2]
     assert asked(requiring(named("In", "c"), is_("zone", "Exists"))).rows is None
@@ -255,8 +255,8 @@ def preferring(*terms: tuple[int, Mapping[str, Any]]) -> Pod:
 def test_preferences_add_up() -> None:
     cluster = Cluster(node("a", labels={"zone": "x"}), node("b", labels={"zone": "y", "ssd": ""}), node("c"))
     plugin = NodeAffinityPlugin(NodeAffinityArgs(), cluster.handle)
-    wanted = preferring((2, is_("zone", "In", "x")), (4, is_("ssd", "Exists")), (4, is_("zone", "Exists")))
-    assert scored(plugin, cluster, wanted) == {"a": 75, "b": 100, "c": 0}
+    incoming = preferring((2, is_("zone", "In", "x")), (4, is_("ssd", "Exists")), (4, is_("zone", "Exists")))
+    assert scored(plugin, cluster, incoming) == {"a": 75, "b": 100, "c": 0}
     assert scored(plugin, cluster, pod()) is None
     assert scored(plugin, cluster, preferring((3, {}))) == {"a": 0, "b": 0, "c": 0}
 
@@ -339,34 +339,34 @@ def pods(draw: st.DrawFn) -> Pod:
 
 
 @given(worlds(), pods(), st.one_of(st.none(), affinities))
-def test_plugins_follow_the_plain_rules(world: World, wanted: Pod, extra: Any) -> None:
+def test_plugins_follow_the_plain_rules(world: World, incoming: Pod, extra: Any) -> None:
     cluster = Cluster(*world.nodes)
     added = wire.convert(extra, Affinity) if extra else None
     affinity = NodeAffinityPlugin(NodeAffinityArgs(added), cluster.handle)
     taint_plugin = TaintToleration(None, cluster.handle)
 
     def expected(rule: Any, *more: Any) -> dict[str, Any]:
-        return {node.metadata.name: rule(wanted, node, world, *more) for node in world.nodes}
+        return {node.metadata.name: rule(incoming, node, world, *more) for node in world.nodes}
 
-    assert filtered(NodeUnschedulable(None, cluster.handle), cluster, wanted) == expected(plain.node_unschedulable)
-    assert filtered(NodeName(None, cluster.handle), cluster, wanted) == expected(plain.node_name)
-    assert filtered(taint_plugin, cluster, wanted) == expected(plain.taint_toleration)
-    before = affinity.pre_filter(CycleState(), cluster.info(wanted))
+    assert filtered(NodeUnschedulable(None, cluster.handle), cluster, incoming) == expected(plain.node_unschedulable)
+    assert filtered(NodeName(None, cluster.handle), cluster, incoming) == expected(plain.node_name)
+    assert filtered(taint_plugin, cluster, incoming) == expected(plain.taint_toleration)
+    before = affinity.pre_filter(CycleState(), cluster.info(incoming))
     if before.status.ok:
-        assert filtered(affinity, cluster, wanted) == expected(plain.node_affinity, added)
+        assert filtered(affinity, cluster, incoming) == expected(plain.node_affinity, added)
     if before.rows is not None:
         kept = {cluster.table.names[row] for row in before.rows}
         assert {name for name, verdict in expected(plain.node_affinity).items() if verdict is None} <= kept
-    assert scored(taint_plugin, cluster, wanted) == scaled(expected(plain.taint_score), reverse=True)
+    assert scored(taint_plugin, cluster, incoming) == scaled(expected(plain.taint_score), reverse=True)
     raw = expected(plain.affinity_score, added)
-    assert (scored(affinity, cluster, wanted) or dict.fromkeys(raw, 0)) == scaled(raw)
+    assert (scored(affinity, cluster, incoming) or dict.fromkeys(raw, 0)) == scaled(raw)
 
 
 def test_a_node_without_object_is_no_trouble() -> None:
     cluster = Cluster(node("a"), node("b"))
     cluster.put(pod(on="b"))
     cluster.table.remove_node("b")
-    wanted: Node = node("a", labels={"zone": "x"})
-    cluster.table.set_node(wanted)
+    added_again: Node = node("a", labels={"zone": "x"})
+    cluster.table.set_node(added_again)
     for plugin in (NodeAffinityPlugin(None, cluster.handle), TaintToleration(None, cluster.handle)):
         assert filtered(plugin, cluster, requiring(is_("zone", "In", "x"))) == {"a": None}

@@ -33,7 +33,7 @@ def ported(*ports: str, on: str = "", sidecar: bool = False, init: bool = False)
 
 
 @pytest.mark.parametrize(
-    ("there", "wanted", "fits"),
+    ("there", "incoming", "fits"),
     [
         pytest.param([], ported(), True, id="nothing wanted"),
         pytest.param([ported("UDP/127.0.0.1/9090", on="a")], ported("UDP/127.0.0.1/8080"), True, id="other port"),
@@ -54,11 +54,11 @@ def ported(*ports: str, on: str = "", sidecar: bool = False, init: bool = False)
         pytest.param([ported("TCP//8080", on="b")], ported("TCP//8080"), True, id="another node"),
     ],
 )
-def test_ports(there: list[Pod], wanted: Pod, fits: bool) -> None:
+def test_ports(there: list[Pod], incoming: Pod, fits: bool) -> None:
     cluster = Cluster(node("a"), node("b"))
     plugin = NodePorts(None, cluster.handle)
     cluster.put(*there)
-    assert filtered(plugin, cluster, wanted)["a"] == (None if fits else TAKEN)
+    assert filtered(plugin, cluster, incoming)["a"] == (None if fits else TAKEN)
 
 
 def test_pods_from_before_count() -> None:
@@ -90,13 +90,13 @@ specs = st.lists(
 
 @given(st.lists(st.tuples(specs, st.sampled_from("abcdef")), max_size=8), specs, st.data())
 def test_it_follows_the_plain_rule_also_after_trials(
-    placed: list[tuple[list[str], str]], wanted: list[str], data: st.DataObject
+    placed: list[tuple[list[str], str]], requested: list[str], data: st.DataObject
 ) -> None:
     world = World([node(name) for name in "abcdef"], [ported(*ports, on=name) for ports, name in placed])
     cluster = Cluster(*world.nodes)
     plugin = NodePorts(None, cluster.handle)
     infos = cluster.put(*world.pods)
-    asking = ported(*wanted)
+    asking = ported(*requested)
     expected = {node.metadata.name: node_ports(asking, node, world) for node in world.nodes}
     assert filtered(plugin, cluster, asking) == expected
     with cluster.table.what_if() as trial:

@@ -38,7 +38,7 @@ def strategy(kind: str, *, curve: list[tuple[int, int]] | None = None, **weights
 
 
 @pytest.mark.parametrize(
-    ("wanted", "expected"),
+    ("incoming", "expected"),
     [
         pytest.param(pod(cpu="2", memory="1Gi"), None, id="fits exactly"),
         pytest.param(pod(cpu="2001m", memory="1Gi"), (S, ("Insufficient cpu",)), id="one short"),
@@ -57,10 +57,10 @@ def strategy(kind: str, *, curve: list[tuple[int, int]] | None = None, **weights
         pytest.param(pod(cpu="0", memory="0", nvidia__x="0"), None, id="zeros are no requests"),
     ],
 )
-def test_reasons(wanted: Pod, expected: object) -> None:
+def test_reasons(incoming: Pod, expected: object) -> None:
     cluster = Cluster(node("a", cpu="4", memory="8Gi", pods=2))
     cluster.put(pod(cpu="2", memory="2Gi", on="a"))
-    assert filtered(fit(cluster), cluster, wanted) == {"a": expected}
+    assert filtered(fit(cluster), cluster, incoming) == {"a": expected}
 
 
 def test_too_many_pods_comes_first_and_counts_without_requests() -> None:
@@ -88,8 +88,8 @@ def test_ignored_resources(args: dict[str, Any], passes: bool) -> None:
 def test_kubernetes_own_resources_are_never_ignored() -> None:
     cluster = Cluster(node("a"))
     plugin = fit(cluster, ignored_resources=["kubernetes.io/batch-cpu"], ignored_resource_groups=["kubernetes.io"])
-    wanted = pod(**{"kubernetes.io__batch_cpu": "1"})  # type: ignore[arg-type]
-    assert filtered(plugin, cluster, wanted) == {"a": (U, ("Insufficient kubernetes.io/batch-cpu",))}
+    incoming = pod(**{"kubernetes.io__batch_cpu": "1"})  # type: ignore[arg-type]
+    assert filtered(plugin, cluster, incoming) == {"a": (U, ("Insufficient kubernetes.io/batch-cpu",))}
 
 
 CURVE = [(0, 0), (50, 10), (100, 2)]
@@ -215,30 +215,30 @@ STRATEGIES = ["LeastAllocated", "MostAllocated", "RequestedToCapacityRatio"]
 
 
 @given(worlds(), pods(), st.sampled_from(STRATEGIES), st.booleans())
-def test_fit_follows_the_plain_rules(world: World, wanted: Pod, kind: str, ignore: bool) -> None:
+def test_fit_follows_the_plain_rules(world: World, incoming: Pod, kind: str, ignore: bool) -> None:
     cluster = Cluster(*world.nodes)
     cluster.put(*world.pods)
     curve = RequestedToCapacityRatioParam([UtilizationShapePoint(x, y) for x, y in CURVE])
     given_strategy = ScoringStrategy(kind, [WeightedResource(*weight) for weight in WEIGHTS.items()], curve)
     ignored = [GPU] if ignore else []
     plugin = fit(cluster, scoring_strategy=given_strategy, ignored_resources=ignored)
-    verdicts = filtered(plugin, cluster, wanted)
+    verdicts = filtered(plugin, cluster, incoming)
     for member in world.nodes:
-        expected = plain.fit(wanted, member, world, ignored)
+        expected = plain.fit(incoming, member, world, ignored)
         verdict = verdicts[member.metadata.name]
         assert (verdict is None) == (expected is None)
         if verdict and expected:
             assert (verdict[0], sorted(verdict[1])) == (expected[0], sorted(expected[1]))
-    assert scored(plugin, cluster, wanted) == {
-        node.metadata.name: plain.fit_score(wanted, node, world, kind, WEIGHTS, CURVE) for node in world.nodes
+    assert scored(plugin, cluster, incoming) == {
+        node.metadata.name: plain.fit_score(incoming, node, world, kind, WEIGHTS, CURVE) for node in world.nodes
     }
 
 
 @given(worlds(), pods(), st.sampled_from([("cpu", "memory"), ("cpu", "memory", GPU), ("cpu",), tuple(WEIGHTS)]))
-def test_balance_follows_the_plain_rules(world: World, wanted: Pod, names: tuple[str, ...]) -> None:
+def test_balance_follows_the_plain_rules(world: World, incoming: Pod, names: tuple[str, ...]) -> None:
     cluster = Cluster(*world.nodes)
     cluster.put(*world.pods)
     args = NodeResourcesBalancedAllocationArgs([WeightedResource(name, 1) for name in names])
-    scores = scored(NodeResourcesBalancedAllocation(args, cluster.handle), cluster, wanted)
-    expected = {node.metadata.name: plain.balanced_score(wanted, node, world, names) for node in world.nodes}
+    scores = scored(NodeResourcesBalancedAllocation(args, cluster.handle), cluster, incoming)
+    expected = {node.metadata.name: plain.balanced_score(incoming, node, world, names) for node in world.nodes}
     assert scores == (None if None in expected.values() else expected)

@@ -56,21 +56,21 @@ def four() -> list[Node]:
     return [node(name, labels={ZONE: "z1" if name in "ab" else "z2"}) for name in "abxy"]
 
 
-def verdicts(nodes: list[Node], pods: list[Pod], wanted: Pod) -> dict[str, Any]:
+def verdicts(nodes: list[Node], pods: list[Pod], incoming: Pod) -> dict[str, Any]:
     cluster = Cluster(*nodes)
     cluster.put(*pods)
-    return filtered(PodTopologySpread(None, cluster.handle), cluster, wanted)
+    return filtered(PodTopologySpread(None, cluster.handle), cluster, incoming)
 
 
-def fitting(nodes: list[Node], pods: list[Pod], wanted: Pod) -> str:
-    return "".join(name for name, verdict in verdicts(nodes, pods, wanted).items() if verdict is None)
+def fitting(nodes: list[Node], pods: list[Pod], incoming: Pod) -> str:
+    return "".join(name for name, verdict in verdicts(nodes, pods, incoming).items() if verdict is None)
 
 
 TAINTED = {"key": "t", "value": "", "effect": "NoSchedule"}
 
 
 @pytest.mark.parametrize(
-    ("pods", "wanted", "fits"),
+    ("pods", "incoming", "fits"),
     [
         pytest.param([], spreading(constraint()), "abxy", id="no pods"),
         pytest.param([foo("a")], spreading(constraint()), "xy", id="zones 1/0"),
@@ -108,8 +108,8 @@ TAINTED = {"key": "t", "value": "", "effect": "NoSchedule"}
         pytest.param([foo("a")], spreading(constraint(soft=True)), "abxy", id="soft constraints refuse no node"),
     ],
 )  # fmt: skip
-def test_hard_constraints(pods: list[Pod], wanted: Pod, fits: str) -> None:
-    assert fitting(four(), pods, wanted) == fits
+def test_hard_constraints(pods: list[Pod], incoming: Pod, fits: str) -> None:
+    assert fitting(four(), pods, incoming) == fits
 
 
 def test_reasons() -> None:
@@ -120,8 +120,8 @@ def test_reasons() -> None:
 
 def test_nodes_that_lack_one_label_count_for_no_constraint() -> None:
     nodes = [*four(), node("z", labels={"rack": "r", ZONE: "z3"})]
-    wanted = spreading(constraint(), constraint("rack", skew=9))
-    assert verdicts(nodes, [foo("a")], wanted)["z"] is None  # z3 is the only domain
+    incoming = spreading(constraint(), constraint("rack", skew=9))
+    assert verdicts(nodes, [foo("a")], incoming)["z"] is None  # z3 is the only domain
 
 
 @pytest.mark.parametrize(("policy", "fits"), [("Ignore", "xy"), ("Honor", "abxy")])
@@ -133,8 +133,8 @@ def test_taints_count_with_the_policy_honor(policy: str, fits: str) -> None:
 def test_a_broken_selector_fails_the_cycle() -> None:
     cluster = Cluster(*four())
     broken = {"matchExpressions": [{"key": "a", "operator": "Like", "values": ["b"]}]}
-    wanted = cluster.info(spreading(constraint(selector=broken)))
-    status = PodTopologySpread(None, cluster.handle).pre_filter(CycleState(), wanted).status
+    incoming = cluster.info(spreading(constraint(selector=broken)))
+    status = PodTopologySpread(None, cluster.handle).pre_filter(CycleState(), incoming).status
     assert status.code_name == "Error"
     assert "Like" in status.message
 
@@ -149,10 +149,10 @@ def test_skips_pods_without_constraints() -> None:
 def test_fuller_domains_score_lower() -> None:
     cluster = Cluster(*four(), node("q"))
     cluster.put(foo("a"), foo("a"), foo("x"))
-    wanted = spreading(constraint(soft=True))
+    incoming = spreading(constraint(soft=True))
     # two domains: ln 4 = 1.39 a pod: z1 3, z2 1
     expected = {"a": 100 * (3 + 1 - 3) // 3, "b": 33, "x": 100, "y": 100, "q": 0}
-    assert scored(PodTopologySpread(None, cluster.handle), cluster, wanted) == expected
+    assert scored(PodTopologySpread(None, cluster.handle), cluster, incoming) == expected
 
 
 def test_only_feasible_nodes_make_domains() -> None:
@@ -173,18 +173,18 @@ def test_pods_of_services_are_spread_by_default() -> None:
     cluster.use(objects=objects)
     cluster.put(foo("a"), foo("a"))
     plugin = PodTopologySpread(None, cluster.handle)
-    wanted = cluster.info(pod(labels={"foo": "", "bar": ""}))
-    assert scored(plugin, cluster, wanted) is None
+    incoming = cluster.info(pod(labels={"foo": "", "bar": ""}))
+    assert scored(plugin, cluster, incoming) is None
     objects.emit("add", service({"foo": ""}))
-    spread_out = scored(plugin, cluster, wanted)
+    spread_out = scored(plugin, cluster, incoming)
     assert spread_out is not None
     assert spread_out["a"] < spread_out["b"] < spread_out["x"] == 100
     objects.emit("update", service({"foo": ""}), service({"foo": "other"}))
-    assert scored(plugin, cluster, wanted) is None
+    assert scored(plugin, cluster, incoming) is None
     objects.emit("update", service({"foo": "other"}), service({"foo": ""}))
-    assert scored(plugin, cluster, wanted) == spread_out
+    assert scored(plugin, cluster, incoming) == spread_out
     objects.emit("delete", service({"foo": ""}))
-    assert scored(plugin, cluster, wanted) is None
+    assert scored(plugin, cluster, incoming) is None
 
 
 def test_pods_of_replica_sets_are_spread_by_its_selector() -> None:
@@ -195,14 +195,14 @@ def test_pods_of_replica_sets_are_spread_by_its_selector() -> None:
     hard = TopologySpreadConstraint(max_skew=1, topology_key=ZONE, when_unsatisfiable="DoNotSchedule")
     plugin = PodTopologySpread(PodTopologySpreadArgs([hard], "List"), cluster.handle)
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1", "uid": "u", "controller": True}
-    wanted = cluster.info(pod(labels={"app": "web"}, metadata={"ownerReferences": [owner]}))
-    assert filtered(plugin, cluster, wanted)["a"] is None
+    incoming = cluster.info(pod(labels={"app": "web"}, metadata={"ownerReferences": [owner]}))
+    assert filtered(plugin, cluster, incoming)["a"] is None
     body = {
         "metadata": {"name": "web-1", "namespace": "default"},
         "spec": {"selector": {"matchLabels": {"app": "web"}}},
     }
     objects.emit("add", wire.convert(body, ReplicaSet))
-    assert filtered(plugin, cluster, wanted) == {"a": SKEWED, "b": SKEWED, "x": None, "y": None}
+    assert filtered(plugin, cluster, incoming) == {"a": SKEWED, "b": SKEWED, "x": None, "y": None}
 
 
 @pytest.mark.parametrize(
@@ -226,12 +226,12 @@ def test_the_selector_of_the_owner_is_required_in_addition_to_those_of_services(
     hard = TopologySpreadConstraint(max_skew=1, topology_key=ZONE, when_unsatisfiable="DoNotSchedule")
     plugin = PodTopologySpread(PodTopologySpreadArgs([hard], "List"), cluster.handle)
     owner = {"apiVersion": version, "kind": kind, "name": "one", "uid": "u", "controller": True}
-    wanted = cluster.info(pod(labels={"app": "web"}, metadata={"ownerReferences": [owner]}))
+    incoming = cluster.info(pod(labels={"app": "web"}, metadata={"ownerReferences": [owner]}))
     objects.emit("add", service({"app": "web"}))
     body = {"metadata": {"name": "one", "namespace": "default"}, "spec": {"selector": selector}}
     objects.emit("add", wire.convert(body, ReplicaSet))
     expected = {"a": SKEWED, "b": SKEWED} if counted else {"a": None, "b": None}
-    assert filtered(plugin, cluster, wanted) == {**expected, "x": None, "y": None}
+    assert filtered(plugin, cluster, incoming) == {**expected, "x": None, "y": None}
 
 
 def test_a_gained_toleration_wakes_a_pod_whose_constraint_honours_taints() -> None:
@@ -320,13 +320,13 @@ def test_it_follows_the_plain_rules_while_the_cluster_changes(data: st.DataObjec
     cluster = Cluster(*known.values())
     infos = cluster.put(*(data.draw(placed(names)) for _ in range(data.draw(st.integers(0, 6)))))
     plugin = PodTopologySpread(None, cluster.handle)
-    wanted = spreading(*data.draw(st.lists(constraints, min_size=1, max_size=3)), labels=data.draw(labels),
-                       nodeSelector=data.draw(st.sampled_from([{}, {}, {"rack": "1"}])))  # fmt: skip
+    incoming = spreading(*data.draw(st.lists(constraints, min_size=1, max_size=3)), labels=data.draw(labels),
+                         nodeSelector=data.draw(st.sampled_from([{}, {}, {"rack": "1"}])))  # fmt: skip
     for _ in range(data.draw(st.integers(1, 4))):
         world = World(list(known.values()), [info.pod for info in infos])
-        expected = {node.metadata.name: spread(wanted, node, world) for node in world.nodes}
-        assert filtered(plugin, cluster, wanted) == expected
-        assert scored(plugin, cluster, wanted) == spread_scores(wanted, world.nodes, world)
+        expected = {node.metadata.name: spread(incoming, node, world) for node in world.nodes}
+        assert filtered(plugin, cluster, incoming) == expected
+        assert scored(plugin, cluster, incoming) == spread_scores(incoming, world.nodes, world)
         match data.draw(st.sampled_from(["add", "remove", "node", "new"])):
             case "add":
                 infos += cluster.put(data.draw(placed(names)))
@@ -353,12 +353,12 @@ def test_default_constraints_follow_the_plain_rules(data: st.DataObject) -> None
     infos = cluster.put(*(data.draw(placed(names)) for _ in range(data.draw(st.integers(0, 8)))))
     plugin = PodTopologySpread(None, cluster.handle)
     objects.emit("add", service({"foo": ""}))
-    wanted = pod("p", labels={"foo": ""})
+    incoming = pod("p", labels={"foo": ""})
     world = World(
         [node for node in cluster.table.nodes if node],
         [info.pod for info in infos],
         default_selectors={"p": LabelSelector(match_labels={"foo": ""})},
     )
     feasible = data.draw(st.lists(st.sampled_from(world.nodes), unique_by=lambda n: n.metadata.name, min_size=1))
-    expected = spread_scores(wanted, feasible, world, SYSTEM_DEFAULTS)
-    assert scored(plugin, cluster, wanted, *(node.metadata.name for node in feasible)) == expected
+    expected = spread_scores(incoming, feasible, world, SYSTEM_DEFAULTS)
+    assert scored(plugin, cluster, incoming, *(node.metadata.name for node in feasible)) == expected

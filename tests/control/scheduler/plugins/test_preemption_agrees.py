@@ -124,33 +124,33 @@ def scenes(draw: st.DrawFn) -> tuple[World, list[PodDisruptionBudget], Pod]:
         spec |= _ports([{"containerPort": 80, "hostPort": 80}])
     nominated = {"nominatedNodeName": "n0"} if draw(st.integers(0, 4)) == 4 else {}
     cpu, priority = draw(st.sampled_from(("2", "3", "4"))), draw(st.sampled_from((2, 5, 9)))
-    wanted = pod("new", cpu, labels={"app": app}, priority=priority, spec=spec, status=nominated)
+    incoming = pod("new", cpu, labels={"app": app}, priority=priority, spec=spec, status=nominated)
     storage = draw(storages(number)) if draw(st.booleans()) else Storage()
-    return World(nodes, there, storage=storage), [draw(budgets(app)) for app in APPS if draw(st.booleans())], wanted
+    return World(nodes, there, storage=storage), [draw(budgets(app)) for app in APPS if draw(st.booleans())], incoming
 
 
 @settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(scenes())
 def test_victims_and_node_are_those_of_trying(scene: tuple[World, list[PodDisruptionBudget], Pod]) -> None:
-    world, budgets_, wanted = scene
+    world, budgets_, incoming = scene
     nodes, there = world.nodes, world.pods
     cluster, evicted = Cluster(*nodes), Evicted()
     cluster.use(objects=Objects(world.storage, budgets_), evictor=evicted)
     cycle = cycle_of(cluster, POINTS, PLUGINS)
     cluster.put(*there)
     counted = cluster.table.requested.copy()
-    expected = PlainCycle().feasible(wanted, world)
+    expected = PlainCycle().feasible(incoming, world)
     codes = {name: refusal[1] for name, refusal in expected.items() if refusal is not None}
     if len(codes) < len(nodes):
-        assert expected[cycle.place(cluster.info(wanted)).node] is None
+        assert expected[cycle.place(cluster.info(incoming)).node] is None
         return
 
     def fits(name: str, pods: Sequence[Pod]) -> bool:
         target = next(n for n in nodes if n.metadata.name == name)
-        return PlainCycle().refusal(wanted, target, replace(world, pods=pods)) is None
+        return PlainCycle().refusal(incoming, target, replace(world, pods=pods)) is None
 
-    choices = plain.choices(wanted, codes, there, budgets_, fits)
-    info = cluster.info(msgspec.structs.replace(wanted))
+    choices = plain.choices(incoming, codes, there, budgets_, fits)
+    info = cluster.info(msgspec.structs.replace(incoming))
     try:
         cycle.place(info)
     except FitError as failure:

@@ -542,11 +542,11 @@ def test_an_owner_preempts_another_owner_of_a_restricted_reservation() -> None:
     world.schedule(reservation(cpu=8, owners=WEB, allocateOnce=False, allocatePolicy="Restricted"))
     world.schedule(web("low", cpu=6))
     world.schedule(pod("stranger", cpu=8))
-    wanted = important(web("high", cpu=8, annotations=needs()))
-    assert "Insufficient cpu" in world.schedule(wanted)
+    incoming = important(web("high", cpu=8, annotations=needs()))
+    assert "Insufficient cpu" in world.schedule(incoming)
     assert evictions.names == ["low"]  # room of the stranger would not be room of the reservation
     world.delete(world.pod("low"))
-    assert world.retry(wanted) == "n0"
+    assert world.retry(incoming) == "n0"
     assert world.owner_of("high") == "r1"
 
 

@@ -74,19 +74,19 @@ def built(world: World) -> Cluster:
         st.sampled_from(RESOURCES), st.tuples(st.sampled_from(("MostAllocated", "LeastAllocated")), st.integers(0, 5))
     ),
 )
-def test_fit_plus(world: World, wanted: Pod, resources: dict[str, tuple[str, int]]) -> None:
+def test_fit_plus(world: World, incoming: Pod, resources: dict[str, tuple[str, int]]) -> None:
     args = NodeResourcesFitPlusArgs(resources={name: ResourcesType(*how) for name, how in resources.items()})
     cluster = built(world)
-    expected = {node.metadata.name: fit_plus_score(wanted, node, world, resources) for node in world.nodes}
-    assert scored(NodeResourcesFitPlus(args, cluster.handle), cluster, wanted) == expected
+    expected = {node.metadata.name: fit_plus_score(incoming, node, world, resources) for node in world.nodes}
+    assert scored(NodeResourcesFitPlus(args, cluster.handle), cluster, incoming) == expected
 
 
 @given(worlds(), pods(), st.lists(st.sampled_from(RESOURCES), unique=True))
-def test_scarce_resources(world: World, wanted: Pod, scarce: list[str]) -> None:
+def test_scarce_resources(world: World, incoming: Pod, scarce: list[str]) -> None:
     cluster = built(world)
     plugin = ScarceResourceAvoidance(ScarceResourceAvoidanceArgs(resources=scarce), cluster.handle)
-    expected = {node.metadata.name: scarce_score(wanted, node, world, scarce) for node in world.nodes}
-    assert scored(plugin, cluster, wanted) == expected
+    expected = {node.metadata.name: scarce_score(incoming, node, world, scarce) for node in world.nodes}
+    assert scored(plugin, cluster, incoming) == expected
 
 
 NAMES = st.lists(st.sampled_from(("n0", "n1", "n2", "n9")), max_size=4)
@@ -97,16 +97,16 @@ def test_hints(only: list[str], first: list[str], key: str, most: int, fitting: 
     cluster = Cluster(*(node(f"n{number}") for number in range(3)))
     names = cluster.table.names
     plugin = SchedulingHintPlugin(SchedulingHintArgs(max_hint_nodes=most), cluster.handle)
-    wanted = pod(annotations={key: json.dumps({"nodeNames": only, "preferredNodeNames": first})})
-    state, info = CycleState(), cluster.info(wanted)
+    incoming = pod(annotations={key: json.dumps({"nodeNames": only, "preferredNodeNames": first})})
+    state, info = CycleState(), cluster.info(incoming)
     assert plugin.before_pre_filter(state, info).ok
     result = plugin.pre_filter(state, info)
     rows = None if result.status.skipped else result.rows
-    allowed = hints.only(wanted, names)
+    allowed = hints.only(incoming, names)
     assert (None if rows is None else {names[row] for row in rows}) == allowed
     tried = [names[row] for row in plugin.prefer_nodes(state, info, rows)]
     left = fitting if allowed is None else fitting & allowed
-    assert next((name for name in tried if name in left), None) == hints.preferred(wanted, left, most)
+    assert next((name for name in tried if name in left), None) == hints.preferred(incoming, left, most)
 
 
 CLASSES = st.sampled_from(("BE", "LS", "LSR", "SYSTEM", ""))
@@ -130,10 +130,10 @@ REPORTED = st.lists(st.tuples(st.sampled_from("xyz"), CLASSES, st.lists(VERDICTS
     CLASSES,
 )
 def test_interference(
-    reports: list[Any], thresholds: dict[str, int], weights: dict[str, int], wanted: Pod, qos: str
+    reports: list[Any], thresholds: dict[str, int], weights: dict[str, int], incoming: Pod, qos: str
 ) -> None:
     if qos:
-        wanted.metadata.labels["koordinator.sh/qosClass"] = qos
+        incoming.metadata.labels["koordinator.sh/qosClass"] = qos
     listed = [node(f"n{number}") for number in range(3)]
     cluster, args = Cluster(*listed), InterferenceAwareArgs(thresholds=thresholds, weights=weights)
     clock = FakeClock(NOW)
@@ -153,11 +153,11 @@ def test_interference(
     for later in (0, 80):
         clock.jump(later)
         world = World(listed, metrics=metrics, now=clock.now())
-        assert filtered(plugin, cluster, wanted) == {
-            node.metadata.name: interference(wanted, node, world, args) for node in listed
+        assert filtered(plugin, cluster, incoming) == {
+            node.metadata.name: interference(incoming, node, world, args) for node in listed
         }
-        assert scored(plugin, cluster, wanted) == {
-            node.metadata.name: interference_score(wanted, node, world, args) for node in listed
+        assert scored(plugin, cluster, incoming) == {
+            node.metadata.name: interference_score(incoming, node, world, args) for node in listed
         }
 
 

@@ -368,11 +368,11 @@ def changed(volume: PersistentVolume, **status: str) -> PersistentVolume:
 def test_a_volume_and_its_claim_have_the_same_attributes_class(
     of_volume: str | None, of_claim: str | None, expected: bool
 ) -> None:
-    wanted, only = claim("data"), volume("pv")
-    wanted.spec.volume_attributes_class_name = of_claim
+    unbound, only = claim("data"), volume("pv")
+    unbound.spec.volume_attributes_class_name = of_claim
     only.spec.volume_attributes_class_name = of_volume
     cluster = Cluster(node("a"))
-    cycle, _ = ready(cluster, wanted, storage_class(), only)
+    cycle, _ = ready(cluster, unbound, storage_class(), only)
     if expected:
         assert cycle.place(cluster.info(using("data"))).node == "a"
     else:
@@ -479,7 +479,7 @@ RBD = {"monitors": ["m", "n"], "image": "x"}
 
 
 @pytest.mark.parametrize(
-    ("there", "wanted", "clash"),
+    ("there", "incoming", "clash"),
     [
         (disk("iscsi", iqn="x"), disk("iscsi", iqn="x"), True),
         (disk("iscsi", iqn="x", readOnly=True), disk("iscsi", iqn="x"), True),
@@ -495,14 +495,14 @@ RBD = {"monitors": ["m", "n"], "image": "x"}
         "iscsi", "one writes", "both read", "another", "gce", "aws is never shared", "rbd", "no monitor", "other pool"
     ],
 )  # fmt: skip
-def test_disks_that_pods_name_are_used_by_one_on_a_node(there: Pod, wanted: Pod, clash: bool) -> None:
+def test_disks_that_pods_name_are_used_by_one_on_a_node(there: Pod, incoming: Pod, clash: bool) -> None:
     cluster = Cluster(node("a"))
     cycle, _ = ready(cluster)
     cluster.table.add_pod(cluster.info(there), "a")
     if clash:
-        assert refusal(cycle, cluster, wanted) == "0/1 nodes are available: 1 node(s) had no available disk."
+        assert refusal(cycle, cluster, incoming) == "0/1 nodes are available: 1 node(s) had no available disk."
         cluster.table.set_node(node("b"))
-    assert cycle.place(cluster.info(wanted)).node == ("b" if clash else "a")
+    assert cycle.place(cluster.info(incoming)).node == ("b" if clash else "a")
 
 
 def test_a_node_takes_no_more_volumes_than_its_driver_allows() -> None:
@@ -525,11 +525,11 @@ _PLACED = st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 5), max_
 
 @given(
     placed=_PLACED,
-    wanted=st.lists(st.integers(0, 5), min_size=1, max_size=3, unique=True),
+    requested=st.lists(st.integers(0, 5), min_size=1, max_size=3, unique=True),
     limits=st.lists(st.none() | st.integers(0, 3), min_size=3, max_size=3),
     drivers=st.lists(st.sampled_from(("disk.csi", "other.csi")), min_size=6, max_size=6),
 )
-def test_limits_are_those_of_plain_counting(placed: Any, wanted: Any, limits: Any, drivers: Any) -> None:
+def test_limits_are_those_of_plain_counting(placed: Any, requested: Any, limits: Any, drivers: Any) -> None:
     """Volumes that are attached or wanted, each once, by driver; told only where something is new."""
     cluster = Cluster(*(node(f"n{i}") for i in range(3)))
     objects: list[msgspec.Struct] = []
@@ -548,12 +548,12 @@ def test_limits_are_those_of_plain_counting(placed: Any, wanted: Any, limits: An
         cluster.put(using(*(f"c{number}" for number in used), on=f"n{on}"))
         attached[on].update(used)
     plugin = cycle.framework.plugins["NodeVolumeLimits"]
-    state, info = CycleState(), cluster.info(using(*(f"c{number}" for number in wanted)))
+    state, info = CycleState(), cluster.info(using(*(f"c{number}" for number in requested)))
     assert plugin.pre_filter(state, info).status.ok
     fits = plugin.filter(state, info, cluster.table.all).tolist()
     for row, limit in enumerate(limits):
         of_driver = {number for number in range(6) if drivers[number] == "disk.csi"}
-        new = (set(wanted) - attached[row]) & of_driver
+        new = (set(requested) - attached[row]) & of_driver
         too_many = limit is not None and bool(new) and len(new) + len(attached[row] & of_driver) > limit
         assert bool(fits[row]) == too_many
 

@@ -39,9 +39,9 @@ def worlds(draw: st.DrawFn) -> tuple[World, Pod]:
         pod(f"p{at}", spec={"volumes": draw(pod_volumes())}, on=f"n{draw(st.integers(0, number - 1))}")
         for at in range(draw(st.integers(0, 4)))
     ]
-    wanted = pod("new", spec={"volumes": draw(pod_volumes())})
-    claim_names = [f"new-{volume.name}" for volume in wanted.spec.volumes if volume.ephemeral is not None]
-    owners = st.sampled_from((wanted.metadata.uid, wanted.metadata.uid, "", "another"))
+    incoming = pod("new", spec={"volumes": draw(pod_volumes())})
+    claim_names = [f"new-{volume.name}" for volume in incoming.spec.volumes if volume.ephemeral is not None]
+    owners = st.sampled_from((incoming.metadata.uid, incoming.metadata.uid, "", "another"))
     storage.claims = [
         *storage.claims, *(draw(claims(name, owner=draw(owners))) for name in claim_names if draw(st.integers(0, 4))),
     ]  # fmt: skip
@@ -51,19 +51,19 @@ def worlds(draw: st.DrawFn) -> tuple[World, Pod]:
         storage.promised = {draw(st.sampled_from(free)): draw(st.sampled_from(unbound))}
     elif unbound and draw(st.integers(0, 3)) == 0:
         storage.being_made = {draw(st.sampled_from(unbound)): draw(st.sampled_from(("n0", "n1")))}
-    return World(nodes, placed, storage=storage), wanted
+    return World(nodes, placed, storage=storage), incoming
 
 
-def expected(plugin: type[Plugin], wanted: Pod, world: World) -> dict[str, Said]:
+def expected(plugin: type[Plugin], incoming: Pod, world: World) -> dict[str, Said]:
     first, there = PLAIN[plugin]
-    at_once = first(wanted, world) if first is not None else None
-    return {node.metadata.name: at_once or there(wanted, node, world) for node in world.nodes}
+    at_once = first(incoming, world) if first is not None else None
+    return {node.metadata.name: at_once or there(incoming, node, world) for node in world.nodes}
 
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(worlds())
 def test_volumes_follow_the_plain_rules(given_world: tuple[World, Pod]) -> None:
-    world, wanted = given_world
+    world, incoming = given_world
     cluster = Cluster(*world.nodes)
     cluster.use(objects=StorageObjects(world.storage))
     cluster.put(*world.pods)
@@ -74,20 +74,20 @@ def test_volumes_follow_the_plain_rules(given_world: tuple[World, Pod]) -> None:
             assumed.hold([(claim, volume) for volume, claim in world.storage.promised.items()], (), "")
             for claim, where in world.storage.being_made.items():
                 assumed.hold((), (claim,), where)
-        assert filtered(plugin, cluster, wanted) == expected(kind, wanted, world), kind.name
+        assert filtered(plugin, cluster, incoming) == expected(kind, incoming, world), kind.name
         if isinstance(plugin, VolumeBinding):
-            _reserves_as_planned(plugin, cluster, wanted, world)
+            _reserves_as_planned(plugin, cluster, incoming, world)
 
 
-def _reserves_as_planned(plugin: VolumeBinding, cluster: Cluster, wanted: Pod, world: World) -> None:
+def _reserves_as_planned(plugin: VolumeBinding, cluster: Cluster, incoming: Pod, world: World) -> None:
     """What is noted for the node that is chosen is what the plain rules would take there."""
-    assumed, info = plugin._storage.assumed, cluster.info(wanted)
+    assumed, info = plugin._storage.assumed, cluster.info(incoming)
     before = msgspec.json.encode((assumed.volumes, assumed.provisioned))
     for candidate in world.nodes:
         state = CycleState()
         if not plugin.pre_filter(state, info).status.ok:
             return
-        why_not, matched, to_make = plain.placed(wanted, candidate, world)
+        why_not, matched, to_make = plain.placed(incoming, candidate, world)
         status = plugin.reserve(state, info, cluster.table.rows[candidate.metadata.name])
         assert status.message == why_not
         reserved = {claim: volume for volume, claim in assumed.volumes.items() if claim in matched}

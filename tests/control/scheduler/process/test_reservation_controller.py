@@ -125,9 +125,9 @@ async def test_the_leader_keeps_reservations_up_to_date(world: Any, scheduler: A
     assert 'scheduler_reservation_status_phase{name="many",phase="Available"} 1.0' in metrics
 
 
-async def _any(world: Any, name: str, wanted: str) -> bool:
+async def _any(world: Any, name: str, expected: str) -> bool:
     """Whether it has the phase, or had: it may be collected already."""
-    return await phase(world, name) in (wanted, "")
+    return await phase(world, name) in (expected, "")
 
 
 async def _gone(world: Any, name: str) -> bool:

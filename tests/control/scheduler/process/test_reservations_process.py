@@ -144,13 +144,13 @@ async def test_reservations_and_pods_are_one_gang(world: Any) -> None:
         assert await life.end() == 0
 
 
-async def owners(world: Any, name: str, wanted: list[str]) -> bool:
+async def owners(world: Any, name: str, expected: list[str]) -> bool:
     status = (await world.admin.get(Reservation, name)).status
-    return [owner.name for owner in status.current_owners] == wanted
+    return [owner.name for owner in status.current_owners] == expected
 
 
-async def phase(world: Any, name: str, wanted: str) -> bool:
-    return bool((await world.admin.get(Reservation, name)).status.phase == wanted)
+async def phase(world: Any, name: str, expected: str) -> bool:
+    return bool((await world.admin.get(Reservation, name)).status.phase == expected)
 
 
 async def unscheduled(world: Any, name: str) -> bool:

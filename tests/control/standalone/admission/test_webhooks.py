@@ -42,7 +42,7 @@ class Hook:
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
-        self.seen: list[Any] = []
+        self.requests: list[Any] = []
         self.port = 0
         self.bundle = ""
 
@@ -51,7 +51,7 @@ class Hook:
 
     async def handle(self, request: web.Request) -> web.Response:
         review = await request.json()
-        self.seen.append((request.path, review["request"]))
+        self.requests.append((request.path, review["request"]))
         answer = self.answers[request.path]
         response = answer(review["request"]) if callable(answer) else answer
         if isinstance(response, asyncio.Event):
@@ -135,7 +135,7 @@ async def test_a_webhook_gets_the_request_and_may_change_the_object(store: Objec
     assert outcome.obj is not None
     assert outcome.obj["data"] == {"a": "1"}
     assert outcome.warnings == ["careful"]
-    (_, seen) = hook.seen[0]
+    (_, request) = hook.requests[0]
     want = {
         "kind": {"group": "", "version": "v1", "kind": "ConfigMap"},
         "resource": {"group": "", "version": "v1", "resource": "configmaps"},
@@ -146,8 +146,8 @@ async def test_a_webhook_gets_the_request_and_may_change_the_object(store: Objec
         "oldObject": None,
         "dryRun": False,
     }
-    assert want.items() <= seen.items()
-    assert seen["object"]["data"] == {}
+    assert want.items() <= request.items()
+    assert request["object"]["data"] == {}
 
 
 async def test_mutating_webhooks_see_earlier_changes_and_are_reinvoked(store: ObjectStore, hook: Hook) -> None:
@@ -161,7 +161,7 @@ async def test_mutating_webhooks_see_earlier_changes_and_are_reinvoked(store: Ob
         webhook(hook.url("/second"), "second.x.y"),
     )
     outcome = await run(store)
-    assert [path for path, _ in hook.seen] == ["/first", "/second", "/first"]
+    assert [path for path, _ in hook.requests] == ["/first", "/second", "/first"]
     assert outcome.obj is not None
     assert outcome.obj["data"] == {"count": "2", "b": "1"}
 
@@ -241,7 +241,7 @@ async def test_certificates_are_verified(store: ObjectStore, hook: Hook) -> None
     configure(store, webhook({"url": hook.url("/x")["url"]}, failurePolicy="Fail"))
     with pytest.raises(StatusError, match="certificate verify failed"):
         await run(store)
-    assert hook.seen == []
+    assert hook.requests == []
 
 
 async def test_a_webhook_that_times_out_fails(store: ObjectStore, hook: Hook) -> None:
@@ -270,7 +270,7 @@ async def test_webhook_configurations_are_never_sent_to_webhooks(store: ObjectSt
     configure(store, webhook(hook.url("/x")), kind="validating")
     admission_request = request(f"{GROUP}/validatingwebhookconfigurations")
     await run(store, admission_request)
-    assert hook.seen == []
+    assert hook.requests == []
 
 
 TWO = ResourceKind("example.org", ("v2", "v1"), "Thing", "things", "thing", custom=True)

@@ -263,10 +263,12 @@ QUESTIONS = [ask(v, r, s, g, "ns", n) for v in ("get", "list") for r in ("pods",
 
 @settings(deadline=None)
 @given(st.lists(ANY_RULE, max_size=3), st.lists(ANY_RULE, max_size=3))
-def test_covered_rules_allow_nothing_new(owned: list[dict[str, list[str]]], wanted: list[dict[str, list[str]]]) -> None:
-    if not uncovered(owned, wanted):
+def test_covered_rules_allow_nothing_new(
+    owned: list[dict[str, list[str]]], granted: list[dict[str, list[str]]]
+) -> None:
+    if not uncovered(owned, granted):
         for question in QUESTIONS:
-            if any(allows(each, question) for each in wanted):
+            if any(allows(each, question) for each in granted):
                 assert any(allows(each, question) for each in owned)
 
 

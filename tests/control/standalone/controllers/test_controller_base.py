@@ -20,14 +20,14 @@ class Recorder(EmbeddedController):
 
     def __init__(self, registry: ObjectRegistry, failures: Sequence[errors.StatusError | RuntimeError] = ()) -> None:
         super().__init__(registry)
-        self.seen: list[Any] = []
+        self.keys: list[Any] = []
         self.failures = list(failures)
 
     def watches(self) -> dict[str, Callable[..., Any]]:
         return {CM: itself}
 
     async def reconcile(self, key: tuple[str, str]) -> None:
-        self.seen.append(key)
+        self.keys.append(key)
         if self.failures:
             raise self.failures.pop(0)
         return None
@@ -38,10 +38,10 @@ async def test_every_existing_object_is_reconciled_at_every_start(
 ) -> None:
     await cluster.create(CM, "a")
     recorder = Recorder(cluster.registry)
-    await running(recorder, lambda: recorder.seen == [("default", "a")])
+    await running(recorder, lambda: recorder.keys == [("default", "a")])
     await cluster.create(CM, "b")
-    recorder.seen.clear()
-    await running(recorder, lambda: sorted(recorder.seen) == [("default", "a"), ("default", "b")])
+    recorder.keys.clear()
+    await running(recorder, lambda: sorted(recorder.keys) == [("default", "a"), ("default", "b")])
 
 
 async def test_changes_and_deletions_are_reconciled(cluster: Cluster, running: Callable[..., Awaitable[None]]) -> None:
@@ -50,7 +50,7 @@ async def test_changes_and_deletions_are_reconciled(cluster: Cluster, running: C
     await cluster.create(CM, "a")
     await cluster.registry.delete(CM, "default", "a")
     await recorder.stop()
-    assert recorder.seen.count(("default", "a")) >= 1
+    assert recorder.keys.count(("default", "a")) >= 1
 
 
 FAILURES = [errors.conflict("", "configmaps", "a"), errors.internal("disk"), RuntimeError("bug")]
@@ -62,7 +62,7 @@ async def test_a_failure_is_retried(
 ) -> None:
     await cluster.create(CM, "a")
     recorder = Recorder(cluster.registry, [failure])
-    await running(recorder, lambda: len(recorder.seen) == 2)
+    await running(recorder, lambda: len(recorder.keys) == 2)
 
 
 async def test_a_terminating_namespace_is_not_retried(

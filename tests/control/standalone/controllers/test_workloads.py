@@ -163,19 +163,19 @@ async def test_a_rollout_without_progress_is_reported(cluster: Cluster) -> None:
     st.lists(st.tuples(st.integers(0, 10), st.integers(0, 10)), max_size=3), st.integers(0, 25),
 )  # fmt: skip
 def test_a_rolling_plan_keeps_its_limits(
-    wanted: int, surge: int, unavailable: int, new: int, old: list[tuple[int, int]], new_available: int
+    desired: int, surge: int, unavailable: int, new: int, old: list[tuple[int, int]], new_available: int
 ) -> None:
     old = [(size, min(size, ready)) for size, ready in old]
     new_available = min(new, new_available)
-    unavailable = min(unavailable, wanted)
-    grown, sizes = rolling_plan(wanted, surge, unavailable, new, old, new_available)
-    assert grown <= wanted
+    unavailable = min(unavailable, desired)
+    grown, sizes = rolling_plan(desired, surge, unavailable, new, old, new_available)
+    assert grown <= desired
     assert all(0 <= after <= before for after, (before, _) in zip(sizes, old, strict=True))
     before = new + sum(size for size, _ in old)
-    assert grown + sum(sizes) <= max(before, wanted + surge)
+    assert grown + sum(sizes) <= max(before, desired + surge)
     serving = min(new_available, grown) + sum(min(r, s) for (_, r), s in zip(old, sizes, strict=True))
-    served = min(new_available, wanted) + sum(ready for _, ready in old)
-    assert serving >= min(served, wanted - unavailable)
+    served = min(new_available, desired) + sum(ready for _, ready in old)
+    assert serving >= min(served, desired - unavailable)
 
 
 async def test_a_daemon_set_runs_on_every_selected_node(cluster: Cluster) -> None:

@@ -97,8 +97,8 @@ class Cluster:
         return result
 
 
-def phase(wanted: str) -> Callable[[Any], bool]:
-    return lambda pod: pod is not None and pod.get("status", {}).get("phase") == wanted
+def phase(expected: str) -> Callable[[Any], bool]:
+    return lambda pod: pod is not None and pod.get("status", {}).get("phase") == expected
 
 
 def ready(node: Any) -> bool:

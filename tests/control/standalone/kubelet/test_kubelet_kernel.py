@@ -114,13 +114,13 @@ async def test_no_instruction_runs_outside_the_cgroup(machine_world: Any, pod: A
     *cgroups, where, adj = lines
     assert where == "dir=/usr a=1 host=web"
     assert adj == "1000"
-    seen = {line.split(":", 2)[1]: line.split(":", 2)[2] for line in cgroups}
+    by_controller = {line.split(":", 2)[1]: line.split(":", 2)[2] for line in cgroups}
     if world.tree.version == 2:
-        assert seen[""] == f"/{info.cgroup}"
+        assert by_controller[""] == f"/{info.cgroup}"
     else:
         for controller in ("cpu", "cpuacct", "cpuset", "memory", "pids", "blkio"):
             if controller in world.tree.roots:
-                assert seen[controller] == f"/{info.cgroup}"
+                assert by_controller[controller] == f"/{info.cgroup}"
 
 
 async def test_exit_code_log_and_remaining_processes(machine_world: Any, pod: Any) -> None:

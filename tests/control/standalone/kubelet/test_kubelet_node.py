@@ -80,11 +80,13 @@ async def test_an_unchanged_status_is_sent_every_five_minutes(world: Any) -> Non
     assert len([c for c in world.api.calls if c[1] == f"{NODE}/status"]) == 1
 
 
-@pytest.mark.parametrize(("wanted", "phase"), [("2000", "Running"), ("2001", "Failed")])
-async def test_admission_reads_the_node_again_before_a_rejection(world: Any, pod: Any, wanted: str, phase: str) -> None:
+@pytest.mark.parametrize(("batch_cpu", "phase"), [("2000", "Running"), ("2001", "Failed")])
+async def test_admission_reads_the_node_again_before_a_rejection(
+    world: Any, pod: Any, batch_cpu: str, phase: str
+) -> None:
     # The manager's write has not arrived by the watch yet; before a rejection the Node is read again.
     world.api.objects[NODE]["status"]["allocatable"]["kubernetes.io/batch-cpu"] = "2000"
-    resources = {"requests": {"kubernetes.io/batch-cpu": wanted}}
+    resources = {"requests": {"kubernetes.io/batch-cpu": batch_cpu}}
     world.api.create_pod(pod(containers=[{**MAIN, "resources": resources}]))
     await world.settle()
     assert world.status("web")["phase"] == phase

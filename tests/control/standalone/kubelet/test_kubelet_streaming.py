@@ -76,7 +76,7 @@ async def test_the_stream_goes_to_the_runtimes_server(served: Any, method: str) 
 
 
 @pytest.mark.parametrize(
-    ("path", "wanted"),
+    ("path", "expected"),
     [
         ("/attach/default/web/main?input=1&output=1&error=1&tty=1", {"stdin": True, "stdout": True, "stderr": False}),
         ("/attach/default/web/main?error=1", {"stdin": False, "stdout": False, "stderr": True}),
@@ -84,12 +84,12 @@ async def test_the_stream_goes_to_the_runtimes_server(served: Any, method: str) 
         ("/portForward/default/web?port=80,8080", {"ports": [80, 8080]}),
     ],
 )
-async def test_what_is_asked_of_the_runtime(served: Any, path: str, wanted: dict[str, Any]) -> None:
+async def test_what_is_asked_of_the_runtime(served: Any, path: str, expected: dict[str, Any]) -> None:
     """An attached terminal is the container's: the client does not choose it."""
     upgraded = await connect(served.endpoint, "POST", path, SPDY)
     upgraded.close()
     (request,) = served.world.runtime.streams
-    assert {name: getattr(request, name) for name in wanted} == wanted
+    assert {name: getattr(request, name) for name in expected} == expected
     assert request.command is None
     assert not request.tty
     assert bool(request.pod_uid) is path.startswith("/portForward")

@@ -374,13 +374,13 @@ def test_removing_a_managers_fields_keeps_the_others(first: dict[str, Any], seco
 
 @settings(max_examples=150, deadline=None)
 @given(full_objects(), full_objects())
-def test_the_result_has_the_applied_fields(before: dict[str, Any], wanted: dict[str, Any]) -> None:
+def test_the_result_has_the_applied_fields(before: dict[str, Any], applied: dict[str, Any]) -> None:
     live, _ = put(None, before, "one")
-    obj, _ = put(live, wanted, "two", force=True)
+    obj, _ = put(live, applied, "two", force=True)
     for name in ("map", "struct"):
-        assert wanted.get(name, {}).items() <= obj.get(name, {}).items()
-    assert wanted.get("atoms", []) in ([], obj.get("atoms"))
-    assert set(wanted.get("set", [])) <= set(obj.get("set", []))
+        assert applied.get(name, {}).items() <= obj.get(name, {}).items()
+    assert applied.get("atoms", []) in ([], obj.get("atoms"))
+    assert set(applied.get("set", [])) <= set(obj.get("set", []))
 
 
 @settings(deadline=None)

@@ -111,13 +111,13 @@ async def until_idle(reading: Callable[[], int]) -> int:
 
 
 async def test_exec_is_translated_to_spdy(http: Any, kubelet: ScriptedKubelet) -> None:
-    seen: list[Any] = []
+    received: list[Any] = []
     status = b'{"metadata":{},"status":"Success"}'
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(SWITCH + spdy.ping(2))
         async for frame in frames(reader):
-            seen.append(frame)
+            received.append(frame)
             if isinstance(frame, spdy.DataPiece) and frame.fin:
                 break
         writer.write(
@@ -137,9 +137,14 @@ async def test_exec_is_translated_to_spdy(http: Any, kubelet: ScriptedKubelet) -
         assert await message(client) == bytes((STDOUT,)) + b"out"
         assert await message(client) == bytes((ERROR,)) + status
         assert (await client.receive()).type is aiohttp.WSMsgType.CLOSE
-    assert [f.number for f in seen if isinstance(f, spdy.ControlFrame) and f.type == spdy.SYN_STREAM] == [1, 3, 5, 7]
-    assert [f.number for f in seen if isinstance(f, spdy.ControlFrame) and f.type == spdy.PING] == [2]
-    assert b"".join(f.data for f in seen if isinstance(f, spdy.DataPiece)) == b"intext"
+    assert [f.number for f in received if isinstance(f, spdy.ControlFrame) and f.type == spdy.SYN_STREAM] == [
+        1,
+        3,
+        5,
+        7,
+    ]
+    assert [f.number for f in received if isinstance(f, spdy.ControlFrame) and f.type == spdy.PING] == [2]
+    assert b"".join(f.data for f in received if isinstance(f, spdy.DataPiece)) == b"intext"
     (head,) = kubelet.heads
     assert head.startswith("POST /exec/default/p/main?input=1&output=1&error=1&command=sh HTTP/1.1\r\n")
     assert "X-Stream-Protocol-Version: v4.channel.k8s.io\r\n" in head

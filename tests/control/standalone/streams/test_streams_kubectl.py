@@ -103,7 +103,7 @@ class Terminal:
             node.argv(*args), env=node.env(protocol), stdin=slave, stdout=slave, stderr=slave, start_new_session=True
         )
         os.close(slave)
-        self.seen = b""
+        self.output = b""
 
     def size(self, rows: int, columns: int) -> None:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
@@ -111,11 +111,11 @@ class Terminal:
     def write(self, text: str) -> None:
         os.write(self._master, text.encode())
 
-    def until(self, wanted: bytes, seconds: float = 60.0) -> None:
+    def until(self, expected: bytes, seconds: float = 60.0) -> None:
         end = time.monotonic() + seconds
-        while wanted not in self.seen:
-            assert select.select([self._master], [], [], max(0.0, end - time.monotonic()))[0], (wanted, self.seen)
-            self.seen += os.read(self._master, 65536)
+        while expected not in self.output:
+            assert select.select([self._master], [], [], max(0.0, end - time.monotonic()))[0], (expected, self.output)
+            self.output += os.read(self._master, 65536)
 
     def close(self) -> None:
         self.process.kill()

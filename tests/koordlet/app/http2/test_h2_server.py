@@ -356,8 +356,8 @@ async def test_flow_control_windows_are_respected(tmp_path: Path) -> None:
         peer.say(h2.PREFACE + h2.settings((h2.INITIAL_WINDOW_SIZE, 50)) + ask(1, data=b""))
         room = 50
         for credit in (50, 10, 95):
-            wanted = room
-            await peer.hears(lambda frames: len(data_of(frames)) >= wanted)  # noqa: B023 - awaited here
+            allowed = room
+            await peer.hears(lambda frames: len(data_of(frames)) >= allowed)  # noqa: B023 - awaited here
             assert (data_of(peer.frames), statuses(peer.frames)) == (answer[:room], {})
             peer.say(h2.window_update(1, credit))
             room += credit
