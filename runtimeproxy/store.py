@@ -97,5 +97,5 @@ class ProxyStore:
     def forget_pod(self, pod_id: str) -> None:
         """The sandbox is removed, which also removes its containers."""
         self.pods.pop(pod_id, None)
-        for container_id in [id_ for id_, container in self.containers.items() if container.pod_id == pod_id]:
+        for container_id in [held_id for held_id, container in self.containers.items() if container.pod_id == pod_id]:
             del self.containers[container_id]

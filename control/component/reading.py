@@ -79,7 +79,7 @@ class Reader:
             case inspect.Metadata(type=inner):
                 return self._value(value, inner, path)
             case inspect.UnionType(types=types):
-                inner = next(type_ for type_ in types if not isinstance(type_, inspect.NoneType))
+                inner = next(option for option in types if not isinstance(option, inspect.NoneType))
                 return self._value(value, inner, path)
             case inspect.AnyType():
                 return value

@@ -113,12 +113,12 @@ def _custom() -> Iterator[ApiResource]:
     yield ApiResource(
         *sigs_v1, "PodGroup", "podgroups", True, scheduling.PodGroup, ("pg", "pgs"), status_subresource=False
     )
-    for version, type_ in (
+    for version, struct in (
         ("v1alpha1", topology.NodeResourceTopology),
         ("v1alpha2", topology.NodeResourceTopologyV1Alpha2),
     ):
         yield ApiResource(
-            numa, version, "NodeResourceTopology", "noderesourcetopologies", False, type_,
+            numa, version, "NodeResourceTopology", "noderesourcetopologies", False, struct,
             ("node-res-topo",), status_subresource=False,
         )  # fmt: skip
     yield ApiResource(
@@ -128,7 +128,7 @@ def _custom() -> Iterator[ApiResource]:
 
 
 def _builtin() -> Iterator[ApiResource]:
-    for kind, plural, namespaced, type_, short, status in (
+    for kind, plural, namespaced, struct, short, status in (
         ("Pod", "pods", True, core.Pod, ("po",), True),
         ("Node", "nodes", False, core.Node, ("no",), True),
         ("Namespace", "namespaces", False, core.Namespace, ("ns",), True),
@@ -142,7 +142,7 @@ def _builtin() -> Iterator[ApiResource]:
         ("PersistentVolumeClaim", "persistentvolumeclaims", True, core.PersistentVolumeClaim, ("pvc",), True),
         ("ReplicationController", "replicationcontrollers", True, core.ReplicationController, ("rc",), True),
     ):
-        yield ApiResource("", "v1", kind, plural, namespaced, type_, short, status)
+        yield ApiResource("", "v1", kind, plural, namespaced, struct, short, status)
     for kind, plural, workload, short in (
         ("Deployment", "deployments", core.Deployment, ("deploy",)),
         ("ReplicaSet", "replicasets", core.ReplicaSet, ("rs",)),
@@ -192,9 +192,9 @@ BY_GVK: dict[tuple[str, str], ApiResource] = {(r.api_version, r.kind): r for r i
 """(apiVersion, kind) -> resource."""
 
 
-def resource_for(type_: type) -> ApiResource:
+def resource_for(struct: type) -> ApiResource:
     """The resource of a struct type. Raises KeyError, which names the type, when it is not an API kind."""
     try:
-        return _BY_TYPE[type_]
+        return _BY_TYPE[struct]
     except KeyError:
-        raise KeyError(f"{type_.__name__} is not a kind of the API") from None
+        raise KeyError(f"{struct.__name__} is not a kind of the API") from None

@@ -34,12 +34,12 @@ class RawList(Struct):
     items: list[msgspec.Raw] | None = None
 
 
-def resource_of(type_: type, resource: ApiResource | type | None = None) -> ApiResource:
-    """The resource: `resource` itself, the one of that type, or the one of `type_`.
+def resource_of(struct: type, resource: ApiResource | type | None = None) -> ApiResource:
+    """The resource: `resource` itself, the one of that type, or the one of `struct`.
 
     A trimmed struct has no resource: `client.list(PodLite, resource=Pod)`. Raises KeyError.
     """
-    return resource if isinstance(resource, ApiResource) else resource_for(resource or type_)
+    return resource if isinstance(resource, ApiResource) else resource_for(resource or struct)
 
 
 def where_of(resource: ApiResource, namespace: str | None, name: str | None) -> str:
@@ -50,8 +50,8 @@ def where_of(resource: ApiResource, namespace: str | None, name: str | None) -> 
 class ObjectDecoder(Generic[T]):
     """Decodes objects of one type; WireError names the object."""
 
-    def __init__(self, type_: type[T], resource: ApiResource) -> None:
-        self._decoder: wire.FastDecoder[T] = wire.json_decoder(type_)
+    def __init__(self, struct: type[T], resource: ApiResource) -> None:
+        self._decoder: wire.FastDecoder[T] = wire.json_decoder(struct)
         self._resource = resource
 
     def decode(self, raw: bytes | msgspec.Raw) -> T:

@@ -121,7 +121,9 @@ class CriRecovery:
         """Complete all incomplete entries; sandboxes first, as hook requests of containers contain their sandbox."""
         pods = [pod_id for pod_id, pod in self._store.pods.items() if not pod.complete]
         await for_each_bounded(self.pod, pods)
-        containers = [id_ for id_, container in self._store.containers.items() if not container.complete]
+        containers = [
+            container_id for container_id, container in self._store.containers.items() if not container.complete
+        ]
         await for_each_bounded(self.container, containers)
 
     async def pod(self, pod_id: str) -> StoredPod | None:

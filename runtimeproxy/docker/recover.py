@@ -91,9 +91,12 @@ class DockerRecovery:
         store = self._store
         async with self._api.pooled():
             await for_each_bounded(
-                lambda pod_id: _logged(self.pod(pod_id)), [id_ for id_, pod in store.pods.items() if not pod.complete]
+                lambda pod_id: _logged(self.pod(pod_id)),
+                [pod_id for pod_id, pod in store.pods.items() if not pod.complete],
             )
-            incomplete = [id_ for id_, container in store.containers.items() if not container.complete]
+            incomplete = [
+                container_id for container_id, container in store.containers.items() if not container.complete
+            ]
             await for_each_bounded(lambda container_id: _logged(self.container(container_id)), incomplete)
 
     async def pod(self, pod_id: str) -> StoredPod | None:

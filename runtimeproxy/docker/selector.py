@@ -98,7 +98,9 @@ def resolve(store: ProxyStore, reference: str) -> str | None:
     name = names.parse_name(reference)
     if name is not None:
         return _by_name(store, name)
-    matches = [id_ for id_ in (*store.containers, *store.pods) if reference and id_.startswith(reference)]
+    matches = [
+        object_id for object_id in (*store.containers, *store.pods) if reference and object_id.startswith(reference)
+    ]
     return matches[0] if len(matches) == 1 else None
 
 

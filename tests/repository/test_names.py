@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import keyword
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -45,6 +47,12 @@ def test_public_class_names_are_unique() -> None:
 
 def test_variables_name_their_content() -> None:
     assert not [f"{path}:{line}: {name}" for path in modules() for name, line in variables(path) if name in EMPTY_NAMES]
+
+
+def test_only_names_that_would_hide_a_builtin_end_in_an_underscore() -> None:
+    places = [(path, line, name) for path in modules() for name, line in variables(path) if re.search(r"[^_]_$", name)]
+    builtin = keyword.kwlist + dir(builtins)
+    assert not [f"{path}:{line}: {name}" for path, line, name in places if name[:-1] not in (*builtin, "_fields")]
 
 
 def test_variables_of_tests_name_their_content() -> None:

@@ -274,24 +274,24 @@ def silent(request: Any) -> Any:
     return type(echo(request))()
 
 
-@pytest.mark.parametrize(("call", "request_"), EVERY_CALL)
+@pytest.mark.parametrize(("call", "message"), EVERY_CALL)
 @pytest.mark.parametrize(
     "answer",
     [None, echo, silent, HookOutcome(None, HookFailurePolicy.IGNORE, "down")],
     ids=["no server", "echo", "silent", "failed"],
 )
 async def test_the_original_bytes_are_forwarded_when_nothing_changes(
-    ready: Proxy, call: CriMethod, request_: Message, answer: Any
+    ready: Proxy, call: CriMethod, message: Message, answer: Any
 ) -> None:
     ready.hooks.answers = {} if answer is None else dict.fromkeys(Hook, answer)
     # an order of fields and maps that no serialiser produces
-    body = LATER + request_.SerializeToString() + LATER
+    body = LATER + message.SerializeToString() + LATER
     came, sent, _ = await ready.call(call, body, RunPodSandboxResponse(pod_sandbox_id="p-2"))
     assert sent is came
 
 
-@pytest.mark.parametrize(("call", "request_"), EVERY_CALL)
-async def test_a_policy_of_fail(ready: Proxy, call: CriMethod, request_: Message) -> None:
+@pytest.mark.parametrize(("call", "message"), EVERY_CALL)
+async def test_a_policy_of_fail(ready: Proxy, call: CriMethod, message: Message) -> None:
     ready.hooks.answers = dict.fromkeys(Hook, HookOutcome(None, HookFailurePolicy.FAIL, "down"))
     if call in (
         CriMethod.RUN_POD_SANDBOX,
@@ -300,9 +300,9 @@ async def test_a_policy_of_fail(ready: Proxy, call: CriMethod, request_: Message
         CriMethod.UPDATE_CONTAINER_RESOURCES,
     ):
         with pytest.raises(HookRefused, match=r"^hook server err: down$"):
-            await ready.call(call, request_, None)
+            await ready.call(call, message, None)
     else:  # failures of post hooks affect no call
-        came, sent, _ = await ready.call(call, request_, PodSandboxRequest())
+        came, sent, _ = await ready.call(call, message, PodSandboxRequest())
         assert sent is came
 
 
@@ -594,7 +594,7 @@ async def test_calls_on_unknown_objects(proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "request_", "succeeds", "pods", "containers"),
+    ("call", "message", "succeeds", "pods", "containers"),
     [
         (CriMethod.STOP_CONTAINER, ContainerRequest(container_id="c-1"), True, ["pod-1"], []),
         (CriMethod.STOP_CONTAINER, ContainerRequest(container_id="c-1"), False, ["pod-1"], []),
@@ -608,9 +608,9 @@ async def test_calls_on_unknown_objects(proxy: Proxy) -> None:
     ],
 )
 async def test_dropped_objects_are_unknown(
-    ready: Proxy, call: CriMethod, request_: Message, succeeds: bool, pods: list[str], containers: list[str]
+    ready: Proxy, call: CriMethod, message: Message, succeeds: bool, pods: list[str], containers: list[str]
 ) -> None:
-    await ready.call(call, request_, PodSandboxRequest() if succeeds else None)
+    await ready.call(call, message, PodSandboxRequest() if succeeds else None)
     assert (list(ready.store.pods), list(ready.store.containers)) == (pods, containers)
 
 

@@ -253,8 +253,8 @@ def live_load(bench: Bench, number: int, info: PodInfo) -> None:
     if number % 100 == 0:
         for _ in range(bench.nodes // 100):
             name = f"node-{bench.random.randrange(bench.nodes)}"
-            cpu, memory_ = f"{bench.random.randrange(1, 16)}", f"{bench.random.randrange(1, 128)}Gi"
-            bench.reports.tell(metric(name, cpu, memory_, at=time.time()))
+            cpu, memory_gib = f"{bench.random.randrange(1, 16)}", f"{bench.random.randrange(1, 128)}Gi"
+            bench.reports.tell(metric(name, cpu, memory_gib, at=time.time()))
 
 
 def bench_node(number: int, version: int = 0) -> object:

@@ -137,8 +137,8 @@ def _phase(job: PodMigrationJob) -> str:
     return job.status.phase
 
 
-def _is_true(status: PodMigrationJobStatus, type_: str) -> bool:
-    condition = status.condition(type_)
+def _is_true(status: PodMigrationJobStatus, condition_type: str) -> bool:
+    condition = status.condition(condition_type)
     return condition is not None and condition.status == "True"
 
 

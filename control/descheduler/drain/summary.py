@@ -41,7 +41,8 @@ def concluded(
         (d.UNEXPECTED_POD, bool(later_pods), shown(later_pods)),
     ]
     status.conditions = [
-        _condition(drain.status, type_, holds, message if holds else "", now) for type_, holds, message in conditions
+        _condition(drain.status, condition_type, holds, message if holds else "", now)
+        for condition_type, holds, message in conditions
     ]
     if is_confirmed(drain) and not any(counts[phase] for phase in OPEN):
         status.phase = d.COMPLETE
@@ -85,7 +86,7 @@ def _listed(entries: Sequence[PodMigration], phase: str) -> tuple[bool, str]:
     return bool(names), shown(names)
 
 
-def _condition(status: DrainNodeStatus, type_: str, holds: bool, message: str, now: float) -> DrainCondition:
-    old, value = status.condition(type_), "True" if holds else "False"
+def _condition(status: DrainNodeStatus, condition_type: str, holds: bool, message: str, now: float) -> DrainCondition:
+    old, value = status.condition(condition_type), "True" if holds else "False"
     since = old.last_transition_time if old is not None and old.status == value else Time.from_unix(now)
-    return DrainCondition(type=type_, status=value, last_transition_time=since, message=message)
+    return DrainCondition(type=condition_type, status=value, last_transition_time=since, message=message)

@@ -23,7 +23,7 @@ class Lineage:
 
     def __init__(self, context: ManagerContext) -> None:
         self._client = context.client
-        self._caches = {kind: context.caches.informer(type_) for kind, type_ in _KINDS.items()}
+        self._caches = {kind: context.caches.informer(struct) for kind, struct in _KINDS.items()}
 
     def of(self, namespace: str, meta: ObjectMeta) -> tuple[WorkloadOwner, ...]:
         """The controllers that own a pod, the nearest first, as far as they are cached."""

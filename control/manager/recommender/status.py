@@ -46,17 +46,19 @@ def compose(
     """The desired status. Without pods or estimates the last recommendation is kept."""
     at = Time.from_unix(now)
     conditions = {condition.type: condition for condition in old.conditions}
-    for type_, (true, reason, message) in _conditions(finding, settings).items():
-        status, before = "True" if true else "False", conditions.get(type_)
-        conditions[type_] = Condition(
-            type=type_,
+    for condition_type, (true, reason, message) in _conditions(finding, settings).items():
+        status, before = "True" if true else "False", conditions.get(condition_type)
+        conditions[condition_type] = Condition(
+            type=condition_type,
             status=status,
             observed_generation=generation,
             last_transition_time=before.last_transition_time if before and before.status == status else at,
             reason=reason,
             message=message,
         )
-    new = msgspec.structs.replace(old, update_time=at, conditions=[conditions[type_] for type_ in sorted(conditions)])
+    new = msgspec.structs.replace(
+        old, update_time=at, conditions=[conditions[condition_type] for condition_type in sorted(conditions)]
+    )
     if finding.estimates and finding.pods:
         ordered = sorted(finding.estimates, key=lambda estimate: estimate.container)
         new.pod_status = RecommendedPodStatus(container_statuses=[estimate.status() for estimate in ordered])

@@ -219,5 +219,5 @@ class Rotation:
         path = f"/apis/discovery.k8s.io/v1/namespaces/{self._env.namespace}/endpointslices"
         selector = f"kubernetes.io/service-name={self._env.service_name}"
         slices = json.loads(await self._client.raw("GET", path, params={"labelSelector": selector}))["items"]
-        endpoints = (endpoint for slice_ in slices for endpoint in slice_.get("endpoints") or ())
+        endpoints = (endpoint for endpoint_slice in slices for endpoint in endpoint_slice.get("endpoints") or ())
         return any((endpoint.get("conditions") or {}).get("ready", True) for endpoint in endpoints)

@@ -73,9 +73,9 @@ class NodeStatus(Struct):
     daemon_endpoints: NodeDaemonEndpoints = msgspec.field(default_factory=NodeDaemonEndpoints)
     node_info: NodeSystemInfo = msgspec.field(default_factory=NodeSystemInfo)
 
-    def condition(self, type_: str) -> NodeCondition | None:
+    def condition(self, condition_type: str) -> NodeCondition | None:
         """The condition of that type, or None."""
-        return next((c for c in self.conditions if c.type == type_), None)
+        return next((c for c in self.conditions if c.type == condition_type), None)
 
 
 class Node(ApiObject, api_version="v1"):

@@ -310,9 +310,9 @@ class PodStatus(Struct):
     qos_class: str = ""
     resource_claim_statuses: list[PodResourceClaimStatus] = msgspec.field(default_factory=list)
 
-    def condition(self, type_: str) -> PodCondition | None:
+    def condition(self, condition_type: str) -> PodCondition | None:
         """The condition of that type, or None."""
-        return next((c for c in self.conditions if c.type == type_), None)
+        return next((c for c in self.conditions if c.type == condition_type), None)
 
 
 class Pod(ApiObject, api_version="v1"):

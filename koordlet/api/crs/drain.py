@@ -131,13 +131,13 @@ class DrainNodeStatus(Struct):
         default_factory=list
     )
 
-    def condition(self, type_: str) -> DrainCondition | None:
+    def condition(self, condition_type: str) -> DrainCondition | None:
         """The condition of that type, or None."""
-        return next((each for each in self.conditions if each.type == type_), None)
+        return next((each for each in self.conditions if each.type == condition_type), None)
 
-    def is_true(self, type_: str) -> bool:
+    def is_true(self, condition_type: str) -> bool:
         """Whether the condition is True."""
-        condition = self.condition(type_)
+        condition = self.condition(condition_type)
         return condition is not None and condition.status == "True"
 
 

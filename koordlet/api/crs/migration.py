@@ -86,9 +86,9 @@ class PodMigrationJobStatus(Struct):
         list[PreemptedReservation], doc("Reservations made for the preempted pods.")
     ] = []
 
-    def condition(self, type_: str) -> PodMigrationJobCondition | None:
+    def condition(self, condition_type: str) -> PodMigrationJobCondition | None:
         """The condition of that type, or None."""
-        return next((c for c in self.conditions if c.type == type_), None)
+        return next((c for c in self.conditions if c.type == condition_type), None)
 
 
 class PodMigrationJob(ApiObject, api_version="scheduling.koordinator.sh/v1alpha1"):

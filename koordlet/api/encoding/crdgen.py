@@ -228,8 +228,8 @@ def _version(resource: ApiResource, *, storage: bool) -> dict[str, Any]:
     columns = PRINTER_COLUMNS.get(resource.kind)
     if columns:
         version["additionalPrinterColumns"] = [
-            {"name": name, "type": type_, "jsonPath": path, **({"priority": priority[0]} if priority else {})}
-            for name, type_, path, *priority in columns
+            {"name": name, "type": column_type, "jsonPath": path, **({"priority": priority[0]} if priority else {})}
+            for name, column_type, path, *priority in columns
         ]
     version["schema"] = {"openAPIV3Schema": root_schema(resource.type)}
     if resource.status_subresource:

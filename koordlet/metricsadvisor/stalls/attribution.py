@@ -118,7 +118,7 @@ def top_culprits(
         named[victim].append(CulpritTime(subjects.culprits[culprit], waited, count))
     totals = (total / 1e9 / seconds).tolist()
     return {
-        subject: (culprits, seconds_)
-        for subject, culprits, seconds_ in zip(subjects.victims, named, totals, strict=True)
+        subject: (culprits, waited)
+        for subject, culprits, waited in zip(subjects.victims, named, totals, strict=True)
         if culprits
     }

@@ -109,7 +109,7 @@ class MatrixReading:
             grown.append(((victim * len(names) + culprit)[known], ns[known], count[known]))
         if not grown:
             return CulpritMatrix.empty()
-        codes, ns, count = (np.concatenate([piece_[column] for piece_ in grown]) for column in range(3))
+        codes, ns, count = (np.concatenate([piece[column] for piece in grown]) for column in range(3))
         return CulpritMatrix.summed(codes, ns, count, names)
 
 

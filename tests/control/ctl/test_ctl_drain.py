@@ -36,7 +36,7 @@ def drain(*entries: dict[str, Any], conditions: tuple[str, ...] = ("OnceAvailabl
         "status": {
             "phase": "Running",
             "podMigrations": list(entries),
-            "conditions": [{"type": type_, "status": "False"} for type_ in conditions],
+            "conditions": [{"type": condition_type, "status": "False"} for condition_type in conditions],
         },
     }
     return wire.convert(document, DrainNode)

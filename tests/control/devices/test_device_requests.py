@@ -79,7 +79,7 @@ def test_requests_in_percent(amount: str, hint: dict[str, str], expected: TypeRe
 
 
 @pytest.mark.parametrize(
-    ("request_", "total", "expected"),
+    ("requested", "total", "expected"),
     [
         ({MEMORY: 8 << 30}, {MEMORY: 83201216 << 10}, {MEMORY: 8 << 30, RATIO: 10}),
         ({RATIO: 50}, {MEMORY: 83201216 << 10}, {RATIO: 50, MEMORY: 42599022592}),
@@ -89,9 +89,9 @@ def test_requests_in_percent(amount: str, hint: dict[str, str], expected: TypeRe
     ],
 )
 def test_memory_and_ratio_complete_each_other(
-    request_: dict[str, int], total: dict[str, int], expected: dict[str, int]
+    requested: dict[str, int], total: dict[str, int], expected: dict[str, int]
 ) -> None:
-    assert completed(request_, total) == expected
+    assert completed(requested, total) == expected
 
 
 def test_joint_types_are_those_that_the_pod_requests() -> None:

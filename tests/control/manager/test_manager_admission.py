@@ -130,13 +130,13 @@ async def test_outcomes(served: Any, version: str, name: str, allowed: bool, cod
 
 
 @pytest.mark.parametrize(
-    "request_",
+    "requested",
     [{"resource": "nodes"}, {"subResource": "binding"}],
     ids=["another resource", "a subresource"],
 )
-async def test_requests_for_other_resources_are_allowed(served: Any, request_: dict[str, Any]) -> None:
+async def test_requests_for_other_resources_are_allowed(served: Any, requested: dict[str, Any]) -> None:
     _, post = served
-    status, answer = await post(review("deny", **request_))
+    status, answer = await post(review("deny", **requested))
     assert (status, answer["response"]["allowed"]) == (200, True)
 
 

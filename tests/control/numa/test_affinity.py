@@ -22,7 +22,7 @@ def _cpu(zones: Mapping[int, Mapping[str, int]]) -> dict[int, int]:
 
 
 @pytest.mark.parametrize(
-    ("taken", "request_", "split"),
+    ("taken", "requested", "split"),
     [
         ("", NumaRequest({"cpu": 3500}), {0: 1750, 1: 1750}),
         ("", NumaRequest({"cpu": 4000}, 4, CPUSearchRules(FULL), required=True), {0: 2000, 1: 2000}),
@@ -32,11 +32,11 @@ def _cpu(zones: Mapping[int, Mapping[str, int]]) -> dict[int, int]:
     ],
     ids=["shared", "whole cores", "one zone has 1 core", "odd number", "cores are not divided"],
 )
-def test_examples(taken: str, request_: NumaRequest, split: dict[int, int]) -> None:
+def test_examples(taken: str, requested: NumaRequest, split: dict[int, int]) -> None:
     node = room((2, 1, 4, 2), [{"cpu": 8000}, {"cpu": 8000}], taken=taken)
-    holding = allocate(node, request_, node.zones)
+    holding = allocate(node, requested, node.zones)
     assert _cpu(holding.zones) == split
-    if request_.cpus:
+    if requested.cpus:
         for zone, milli in split.items():
             assert (holding.cpus & node.layout.nodes[zone]).bit_count() * 1000 == milli
 

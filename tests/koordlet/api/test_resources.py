@@ -104,7 +104,7 @@ def test_without_reserved() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "normal"),
+    ("requested", "normal"),
     [
         ({}, {}),
         ({"cpu": "4", "rdma": "1"}, {}),
@@ -124,12 +124,12 @@ def test_without_reserved() -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_gpu_requests(request_: dict[str, str], normal: dict[str, str]) -> None:
-    assert gpu_request(amounts(**request_)) == amounts(**normal)
+def test_gpu_requests(requested: dict[str, str], normal: dict[str, str]) -> None:
+    assert gpu_request(amounts(**requested)) == amounts(**normal)
 
 
 @pytest.mark.parametrize(
-    "request_",
+    "requested",
     [
         {"gpu": "150"}, {"gpu_core": "50"}, {"gpu_memory_ratio": "150"}, {"gpu": "50", "nvidia": "1"},
         {"shared": "3", "gpu_core": "100"}, {"shared": "2", "gpu_core": "99", "gpu_memory": "1Gi"},
@@ -140,9 +140,9 @@ def test_gpu_requests(request_: dict[str, str], normal: dict[str, str]) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_refused_gpu_requests(request_: dict[str, str]) -> None:
+def test_refused_gpu_requests(requested: dict[str, str]) -> None:
     with pytest.raises(DeviceRequestError, match=r"^invalid resource device requests: "):
-        gpu_request(amounts(**request_))
+        gpu_request(amounts(**requested))
 
 
 @pytest.mark.parametrize(("text", "percent"), [("0", 0), ("1", 1), ("100", 100), ("300", 300)])

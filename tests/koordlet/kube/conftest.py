@@ -410,5 +410,5 @@ def clock() -> FakeClock:
 @pytest.fixture
 async def client(fake: FakeApi, clock: FakeClock) -> AsyncIterator[Client]:
     """A client of the fake server, without rate limit, with a registry of its own."""
-    async with Client(ClientConfig(server=fake.url, qps=0), clock=clock, registry=CollectorRegistry()) as client_:
-        yield client_
+    async with Client(ClientConfig(server=fake.url, qps=0), clock=clock, registry=CollectorRegistry()) as api_client:
+        yield api_client

@@ -81,20 +81,20 @@ def step(machine: Machine, use_collector: UseCollector, true: float, shown: floa
 
 def test_a_clock_that_keeps_time_gives_the_rate() -> None:
     machine = Machine()
-    collector_, _ = collector(machine)
-    assert step(machine, collector_, 0, 0) is None
-    assert step(machine, collector_, 1, 1) == pytest.approx(1.0)
-    assert collector_.snapshot is not None
-    assert collector_.snapshot.node is not None
-    assert collector_.snapshot.node.cores == pytest.approx(1.0)
+    use_collector, _ = collector(machine)
+    assert step(machine, use_collector, 0, 0) is None
+    assert step(machine, use_collector, 1, 1) == pytest.approx(1.0)
+    assert use_collector.snapshot is not None
+    assert use_collector.snapshot.node is not None
+    assert use_collector.snapshot.node.cores == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("late", [1.5, 19.9])
 def test_a_late_tick_is_a_longer_mean(late: float) -> None:
     machine = Machine()
-    collector_, cache = collector(machine)
-    step(machine, collector_, 0, 0)
-    assert step(machine, collector_, late, late) == pytest.approx(1.0)
+    use_collector, cache = collector(machine)
+    step(machine, use_collector, 0, 0)
+    assert step(machine, use_collector, late, late) == pytest.approx(1.0)
     assert len(cache.query("container_cpu_usage", 0, 1e9).values) == 1
 
 
@@ -102,10 +102,10 @@ def test_a_late_tick_is_a_longer_mean(late: float) -> None:
 def test_a_tick_later_than_twenty_is_a_new_baseline(late: float) -> None:
     """A suspended machine or a stopped process: both clocks go on, and the reading before is no baseline."""
     machine = Machine()
-    collector_, cache = collector(machine)
-    step(machine, collector_, 0, 0)
-    assert step(machine, collector_, late, late) is None
-    assert step(machine, collector_, 1, 1) == pytest.approx(1.0)
+    use_collector, cache = collector(machine)
+    step(machine, use_collector, 0, 0)
+    assert step(machine, use_collector, late, late) is None
+    assert step(machine, use_collector, 1, 1) == pytest.approx(1.0)
     assert len(cache.query("container_cpu_usage", 0, 1e9).values) == 1
 
 
@@ -113,34 +113,34 @@ def test_a_tick_later_than_twenty_is_a_new_baseline(late: float) -> None:
 def test_system_use_takes_fresh_inputs_and_known_pods(late: float, known: bool, expected: bool) -> None:
     """Older than 10 s, or before the kubelet answered: node samples go on, system samples stop."""
     machine = Machine()
-    collector_, cache = collector(machine, pods_known=known)
-    step(machine, collector_, 0, 0)
-    step(machine, collector_, late, late)
+    use_collector, cache = collector(machine, pods_known=known)
+    step(machine, use_collector, 0, 0)
+    step(machine, use_collector, late, late)
     assert len(cache.query("node_cpu_usage", 0, 1e9).values) == 1
     assert len(cache.query("sys_cpu_usage", 0, 1e9).values) == expected
-    assert collector_.snapshot is not None
-    assert (collector_.snapshot.system is not None) == expected
+    assert use_collector.snapshot is not None
+    assert (use_collector.snapshot.system is not None) == expected
 
 
 def test_a_clock_that_stands_still_or_runs_back_gives_no_sample() -> None:
     machine = Machine()
-    collector_, cache = collector(machine)
-    step(machine, collector_, 0, 0)
-    step(machine, collector_, 1, 1)
+    use_collector, cache = collector(machine)
+    step(machine, use_collector, 0, 0)
+    step(machine, use_collector, 1, 1)
     for shown in (0, -30):
-        assert step(machine, collector_, 1, shown) == pytest.approx(1.0), "the last figures stay"
+        assert step(machine, use_collector, 1, shown) == pytest.approx(1.0), "the last figures stay"
     assert len(cache.query("container_cpu_usage", -1e9, 1e9).values) == 1
-    assert step(machine, collector_, 1, 1) == pytest.approx(1.0), "the next tick is correct again"
+    assert step(machine, use_collector, 1, 1) == pytest.approx(1.0), "the next tick is correct again"
 
 
 @given(st.lists(st.floats(-5000, 5000), min_size=1, max_size=20))
 def test_no_jump_leaves_a_trace_after_two_good_ticks(jumps: list[float]) -> None:
     machine = Machine()
-    collector_, cache = collector(machine)
+    use_collector, cache = collector(machine)
     for jump in jumps:
-        step(machine, collector_, 1, jump)
-    step(machine, collector_, 1, 1)
-    assert step(machine, collector_, 1, 1) == pytest.approx(1.0)
+        step(machine, use_collector, 1, jump)
+    step(machine, use_collector, 1, 1)
+    assert step(machine, use_collector, 1, 1) == pytest.approx(1.0)
     points = cache.query("container_cpu_usage", -1e9, 1e9)
     assert (points.values >= 0).all()
     assert (points.times[1:] >= points.times[:-1]).all()

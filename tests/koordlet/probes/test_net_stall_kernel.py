@@ -111,16 +111,16 @@ def probe(kernel_host: Host, request: pytest.FixtureRequest) -> Iterator[NetStal
 @pytest.fixture
 def sides(group: Callable[[str], Any], spawn: Callable[..., subprocess.Popen[str]]) -> tuple[Side, Side]:
     """Two namespaces with a veth pair between them; the pair goes with the namespaces."""
-    sides_ = []
+    opened = []
     for number, name in enumerate(("client", "server")):
         mine = group(name)
         holder = spawn(["unshare", "-n", "sh", "-c", "echo ready; exec sleep 1000"], mine.cgroup)
         wait_for_line(holder, "ready")
-        sides_.append(Side(holder.pid, f"10.77.0.{number + 1}", mine, spawn))
-    first, second = sides_
+        opened.append(Side(holder.pid, f"10.77.0.{number + 1}", mine, spawn))
+    first, second = opened
     pair = ["link", "add", "veth0", "type", "veth", "peer", "name", "veth0", "netns", str(second.holder)]
     first.ip(*pair)
-    for side in sides_:
+    for side in opened:
         side.ip("addr", "add", f"{side.address}/24", "dev", "veth0")
         side.ip("link", "set", "lo", "up")
         side.ip("link", "set", "veth0", "up")

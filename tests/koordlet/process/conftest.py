@@ -559,14 +559,14 @@ def cpus() -> tuple[int, int]:
 
 @pytest.fixture(scope="module")
 def trees(own_host: Host) -> Iterator[Callable[..., PodTree]]:
-    trees_: list[PodTree] = []
+    created: list[PodTree] = []
 
     def make(driver: CgroupDriver = CgroupDriver.CGROUPFS, weight: int = 1, *, disks: bool = False) -> PodTree:
-        trees_.append(PodTree(own_host, driver, weight, disks=disks))
-        return trees_[-1]
+        created.append(PodTree(own_host, driver, weight, disks=disks))
+        return created[-1]
 
     yield make
-    for tree in trees_:
+    for tree in created:
         tree.remove()
 
 

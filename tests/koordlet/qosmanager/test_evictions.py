@@ -136,11 +136,11 @@ def test_best_effort_is_busy_at_its_limit(usage: int, limit: int, threshold: int
 
 
 @pytest.mark.parametrize(
-    ("request_", "limit", "expected"),
+    ("requested", "limit", "expected"),
     [(50_000, 10_000, 10_000), (50_000, 14_000, 6_000), (50_000, 16_000, 0), (0, 10_000, 0), (50_000, 25_000, 0)],
 )
-def test_shortage_of_best_effort_cpu(request_: int, limit: int, expected: int) -> None:
-    assert shortage(request_, limit, 30, 40) == pytest.approx(expected, abs=1)
+def test_shortage_of_best_effort_cpu(requested: int, limit: int, expected: int) -> None:
+    assert shortage(requested, limit, 30, 40) == pytest.approx(expected, abs=1)
 
 
 def be_view(avg: int = 10_000, last: int = 14_000, usage: float = 1.0, count: int = 60) -> NodeView:

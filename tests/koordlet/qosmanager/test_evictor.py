@@ -32,9 +32,9 @@ PODS = "/api/v1/namespaces/default/pods"
 async def client(tmp_path: Path) -> AsyncIterator[Client]:
     async with (
         ApiServer(tmp_path / "data") as server,
-        Client(ClientConfig.load(str(server.kubeconfig_path))) as client_,
+        Client(ClientConfig.load(str(server.kubeconfig_path))) as api_client,
     ):
-        yield client_
+        yield api_client
 
 
 class Node:

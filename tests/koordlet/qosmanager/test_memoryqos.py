@@ -39,7 +39,7 @@ def decided(*pods: PodView, classes: dict[str, Any] | None = None) -> dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("request_", "limit", "percent", "expected"),
+    ("requested", "limit", "percent", "expected"),
     [
         (GIB, 2 * GIB, 80, 1_932_734_464),
         (GIB, -1, 50, 2_684_354_560),
@@ -47,16 +47,16 @@ def decided(*pods: PodView, classes: dict[str, Any] | None = None) -> dict[str, 
         (GIB, 2 * GIB, 0, INT64_MAX),
     ],
 )
-def test_memory_high_follows_the_worked_examples(request_: int, limit: int, percent: int, expected: int) -> None:
-    assert high(MemoryAmounts(request_, limit), MemoryQOS(throttling_percent=percent), 4 * GIB, 0) == expected
+def test_memory_high_follows_the_worked_examples(requested: int, limit: int, percent: int, expected: int) -> None:
+    assert high(MemoryAmounts(requested, limit), MemoryQOS(throttling_percent=percent), 4 * GIB, 0) == expected
 
 
 @given(st.integers(0, 1 << 40), st.integers(0, 1 << 40), st.integers(1, 100), st.integers(0, 100), st.integers(0, 100))
 def test_high_is_never_below_min_and_low_never_below_min_unless_off(
-    request_: int, more: int, percent: int, least: int, low: int
+    requested: int, more: int, percent: int, least: int, low: int
 ) -> None:
     config = MemoryQOS(throttling_percent=percent, min_limit_percent=least, low_limit_percent=low)
-    amounts = MemoryAmounts(request_, request_ + more)
+    amounts = MemoryAmounts(requested, requested + more)
     values = protection(amounts, config)
     top = high(amounts, config, 1 << 40, values["memory.min"])
     assert top == 0 or top >= present(present(present(values["memory.min"])))  # type: ignore[operator]

@@ -30,14 +30,14 @@ async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
 async def client(server: ApiServer) -> AsyncIterator[Client]:
     """An administrator's, once the reported kinds are served."""
     kinds = {"NodeResourceTopology": NodeResourceTopology, "Device": Device}
-    async with Client(ClientConfig.load(str(server.kubeconfig_path))) as client_:
+    async with Client(ClientConfig.load(str(server.kubeconfig_path))) as api_client:
         for crd in crdgen.documents().values():
             if crd["spec"]["names"]["kind"] in kinds:
-                await client_.raw("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body=crd)
+                await api_client.raw("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body=crd)
 
         async def served(kind: type) -> bool:
             try:
-                await client_.list(kind)
+                await api_client.list(kind)
             except NotFound:
                 return False
             return True
@@ -46,4 +46,4 @@ async def client(server: ApiServer) -> AsyncIterator[Client]:
             for kind in kinds.values():
                 while not await served(kind):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-        yield client_
+        yield api_client

@@ -28,17 +28,17 @@ def compact(value: object) -> bytes:
 
 
 def batches(text: bytes, part: int) -> list[Batch]:
-    collector, batches_ = ListBatches(), []
+    collector, split = ListBatches(), []
     for start in range(0, len(text), part):
         batch = collector.add(text[start : start + part])
         if batch is not None:
-            batches_.append(batch)
-    return [*batches_, collector.rest()]
+            split.append(batch)
+    return [*split, collector.rest()]
 
 
-def items(batches_: list[Batch]) -> list[Any]:
+def items(split: list[Batch]) -> list[Any]:
     decoder = msgspec.json.Decoder(RawList)
-    return [json.loads(bytes(raw)) for batch in batches_ for raw in decoder.decode(batch).items or []]
+    return [json.loads(bytes(raw)) for batch in split for raw in decoder.decode(batch).items or []]
 
 
 texts = st.text(max_size=30) | st.just('},{"metadata":') | st.just('\\"},{"metadata":')
@@ -51,9 +51,9 @@ pods = st.builds(
 @given(st.lists(pods, max_size=30), st.integers(1, 300))
 def test_the_pods_are_those_of_the_whole_list(listed: list[Any], part: int) -> None:
     text = compact({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": listed})
-    batches_ = batches(text, part)
-    assert items(batches_) == listed
-    assert max(map(len, batches_)) <= 100 + part + max((len(compact(pod)) for pod in listed), default=0) + 100
+    split = batches(text, part)
+    assert items(split) == listed
+    assert max(map(len, split)) <= 100 + part + max((len(compact(pod)) for pod in listed), default=0) + 100
 
 
 def test_a_short_answer_is_not_changed() -> None:

@@ -81,13 +81,13 @@ STATIC = KubeletConfig(cpu_manager_policy="static", kube_reserved={"cpu": "2000m
 
 
 def say(
-    machine_: MachineInfo,
-    node_: Node,
+    machine_info: MachineInfo,
+    node_object: Node,
     pods: Sequence[PodMeta] = (),
     kubelet: KubeletConfig | None = None,
     state: dict[str, dict[str, str]] | None = None,
 ) -> TopologyStatus:
-    return compute(machine_, node_, tuple(pods), kubelet=kubelet, kubelet_state=state or {})
+    return compute(machine_info, node_object, tuple(pods), kubelet=kubelet, kubelet_state=state or {})
 
 
 def annotation(status: TopologyStatus, key: str) -> Any:
@@ -357,8 +357,8 @@ def amounts(status: TopologyStatus, resource: str, member: str) -> list[int]:
 def test_zones() -> None:
     status = say(machine(), node())
     assert [(zone.name, zone.type) for zone in status.zones] == [("node-0", "Node"), ("node-1", "Node")]
-    names_ = [resource.name for resource in status.zones[0].resources]
-    assert names_ == ["cpu", "hugepages-1Gi", "hugepages-2Mi", "memory"]
+    resource_names = [resource.name for resource in status.zones[0].resources]
+    assert resource_names == ["cpu", "hugepages-1Gi", "hugepages-2Mi", "memory"]
     for member in ("capacity", "allocatable", "available"):
         assert amounts(status, "memory", member) == [269755191296 * 1000] * 2
         assert amounts(status, "cpu", member) == [4000] * 2

@@ -16,15 +16,15 @@ from tests.koordlet.cgroupdirs import container_dir
 SYSTEMD, CGROUPFS = CgroupDriver.SYSTEMD, CgroupDriver.CGROUPFS
 G, B, BE = KubeQOS.GUARANTEED, KubeQOS.BURSTABLE, KubeQOS.BESTEFFORT
 UID = "7712555c-ce62-454a-9e18-9ff0217b8941"
-UID_ = UID.replace("-", "_")
+ESCAPED_UID = UID.replace("-", "_")
 
 
 @pytest.mark.parametrize(
     ("driver", "qos", "path"),
     [
-        (SYSTEMD, G, f"kubepods.slice/kubepods-pod{UID_}.slice"),
-        (SYSTEMD, B, f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID_}.slice"),
-        (SYSTEMD, BE, f"kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{UID_}.slice"),
+        (SYSTEMD, G, f"kubepods.slice/kubepods-pod{ESCAPED_UID}.slice"),
+        (SYSTEMD, B, f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{ESCAPED_UID}.slice"),
+        (SYSTEMD, BE, f"kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{ESCAPED_UID}.slice"),
         (CGROUPFS, G, f"kubepods/pod{UID}"),
         (CGROUPFS, B, f"kubepods/burstable/pod{UID}"),
         (CGROUPFS, BE, f"kubepods/besteffort/pod{UID}"),

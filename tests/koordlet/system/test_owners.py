@@ -9,7 +9,7 @@ from tests.koordlet.cgroupdirs import container_dir
 ID = "0123456789abcdef" * 4
 SHORT = ID[:12]
 UID = "7712555c-ce62-454a-9e18-9ff0217b8941"
-UID_ = UID.replace("-", "_")
+ESCAPED_UID = UID.replace("-", "_")
 C, S = OwnerKind.CONTAINER, OwnerKind.SERVICE
 
 

@@ -33,9 +33,9 @@ COMPLETE = "Complete"
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 
 
-def is_true(status: PodMigrationJobStatus, type_: str) -> bool:
+def is_true(status: PodMigrationJobStatus, condition_type: str) -> bool:
     """Whether the condition exists and is True."""
-    condition = status.condition(type_)
+    condition = status.condition(condition_type)
     return condition is not None and condition.status == TRUE
 
 
@@ -51,17 +51,17 @@ def is_accepted(status: PodMigrationJobStatus) -> bool:
 
 
 def with_condition(
-    status: PodMigrationJobStatus, type_: str, value: str, reason: str, message: str, now: float
+    status: PodMigrationJobStatus, condition_type: str, value: str, reason: str, message: str, now: float
 ) -> PodMigrationJobStatus:
     """The status with the condition set and copied into its texts; the same object if nothing changes."""
-    old = status.condition(type_)
+    old = status.condition(condition_type)
     if old is not None and (old.status, old.reason, old.message) == (value, reason, message):
         return status
     new = copy.copy(status)
     moment = Time.from_unix(now)
     changed = old is None or old.status != value
     condition = PodMigrationJobCondition(
-        type=type_,
+        type=condition_type,
         status=value,
         reason=reason,
         message=message,
@@ -71,8 +71,8 @@ def with_condition(
     if old is None:
         new.conditions = [*status.conditions, condition]
     else:
-        new.conditions = [condition if each.type == type_ else each for each in status.conditions]
-    new.status, new.reason, new.message = type_, reason, message
+        new.conditions = [condition if each.type == condition_type else each for each in status.conditions]
+    new.status, new.reason, new.message = condition_type, reason, message
     return new
 
 

@@ -109,15 +109,15 @@ def failed(seen: Observed, reason: str, message: str, *, note: bool = True) -> D
     return Decision(DeleteReservation(), status, notes)
 
 
-def waiting(seen: Observed, type_: str, reason: str, message: str = "", *, kind: str = NORMAL) -> Decision:
+def waiting(seen: Observed, condition_type: str, reason: str, message: str = "", *, kind: str = NORMAL) -> Decision:
     """The condition is False; look again later. The event occurs once per change."""
-    status = c.with_condition(seen.job.status, type_, c.FALSE, reason, message, seen.now)
+    status = c.with_condition(seen.job.status, condition_type, c.FALSE, reason, message, seen.now)
     if status is seen.job.status:
         return WAIT
     return Decision(status=status, notes=(Note(kind, reason, message),), again_s=POLL_S)
 
 
-def reached(seen: Observed, type_: str, reason: str = "", message: str = "", *, note: str) -> Decision:
+def reached(seen: Observed, condition_type: str, reason: str = "", message: str = "", *, note: str) -> Decision:
     """The condition is True; `note`: reason of the event, empty for no event."""
-    status = c.with_condition(seen.job.status, type_, c.TRUE, reason, message, seen.now)
+    status = c.with_condition(seen.job.status, condition_type, c.TRUE, reason, message, seen.now)
     return Decision(status=status, notes=(Note(NORMAL, note, message),) if note else ())

@@ -233,8 +233,8 @@ def _finished(status: PodMigrationJobStatus, message: str, *, note: bool = False
     return Decision(status=done, notes=(d.Note(NORMAL, c.COMPLETE, message),) if note else ())
 
 
-def _condition(reservation: Reservation, type_: str) -> r.ReservationCondition | None:
-    return next((each for each in reservation.status.conditions if each.type == type_), None)
+def _condition(reservation: Reservation, condition_type: str) -> r.ReservationCondition | None:
+    return next((each for each in reservation.status.conditions if each.type == condition_type), None)
 
 
 def reservation_ref(job: PodMigrationJob) -> ObjectReference | None:

@@ -189,10 +189,10 @@ class DeviceBook:
 
     def sync(self) -> None:
         """Compute the rows that changed."""
-        table, log_ = self._table, self._table.node_log
-        if self._node_position != log_.end:
-            rows = log_.since(self._node_position)
-            self._node_position = log_.end
+        table, node_log = self._table, self._table.node_log
+        if self._node_position != node_log.end:
+            rows = node_log.since(self._node_position)
+            self._node_position = node_log.end
             self._changed.update(range(table.size) if rows is None else rows)
             for name in [name for name in self._gone if table.row(name) is None]:
                 self._gone.discard(name)

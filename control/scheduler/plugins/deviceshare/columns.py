@@ -51,10 +51,10 @@ class TypeBlock:
     @classmethod
     def of(cls, state: DeviceState, kind: str) -> TypeBlock:
         room, units = type_room(state, kind, None, lambda unit: True), state.inventory.units.get(kind, {})
-        names_ = RESOURCES[kind]
-        total = [[unit.total.get(name, UNLISTED) for name in names_] for unit in room.units.values()]
-        free = [[room.free[minor].get(name, UNLISTED) for name in names_] for minor in room.units]
-        shape = (len(room.units), len(names_))
+        resources = RESOURCES[kind]
+        total = [[unit.total.get(name, UNLISTED) for name in resources] for unit in room.units.values()]
+        free = [[room.free[minor].get(name, UNLISTED) for name in resources] for minor in room.units]
+        shape = (len(room.units), len(resources))
         tree = all(unit.place is not None for unit in units.values())
         totals, frees = (np.array(amounts, np.int64).reshape(shape) for amounts in (total, free))
         total_sum, free_sum = (np.maximum(amounts, 0).sum(axis=0) for amounts in (totals, frees))

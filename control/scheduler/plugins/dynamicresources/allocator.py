@@ -312,8 +312,8 @@ def _where(devices: Sequence[ClaimableDevice]) -> NodeSelector | None:
     """The nodes on which all devices can be used; None: all."""
     node = next((device.node_name for device in devices if device.node_name), "")
     if node:
-        field_ = NodeSelectorRequirement(key=NAME_FIELD, operator="In", values=[node])
-        return NodeSelector(node_selector_terms=[NodeSelectorTerm(match_fields=[field_])])
+        requirement = NodeSelectorRequirement(key=NAME_FIELD, operator="In", values=[node])
+        return NodeSelector(node_selector_terms=[NodeSelectorTerm(match_fields=[requirement])])
     selectors = [device.node_selector for device in devices if device.node_selector is not None]
     if not selectors:
         return None

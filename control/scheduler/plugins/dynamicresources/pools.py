@@ -150,19 +150,19 @@ def _unsupported(device: SliceDevice) -> bool:
     )
 
 
-def _device(id_: DeviceId, of: ResourceSlice, device: SliceDevice, complete: bool) -> ClaimableDevice:
+def _device(device_id: DeviceId, of: ResourceSlice, device: SliceDevice, complete: bool) -> ClaimableDevice:
     attributes: dict[str, dict[str, Any]] = defaultdict(dict)
     for name, attribute in device.attributes.items():
-        domain, short = _qualified(name, id_.driver)
+        domain, short = _qualified(name, device_id.driver)
         attributes[domain][short] = _attribute(attribute)
     capacity: dict[str, dict[str, Quantity]] = defaultdict(dict)
     for name, amount in device.capacity.items():
-        domain, short = _qualified(name, id_.driver)
+        domain, short = _qualified(name, device_id.driver)
         capacity[domain][short] = amount.value
     place: ResourceSlice | SliceDevice = device if of.spec.per_device_node_selection else of
     where = place if isinstance(place, SliceDevice) else place.spec
     return ClaimableDevice(
-        id_,
+        device_id,
         dict(attributes),
         dict(capacity),
         device.taints,

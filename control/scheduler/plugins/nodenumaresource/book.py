@@ -194,10 +194,10 @@ class NumaBook:
         """Compute the rows that changed."""
         for prepare in self.before_sync:
             prepare()
-        table, log_ = self._table, self._table.node_log
-        if self._node_position != log_.end:
-            rows = log_.since(self._node_position)
-            self._node_position = log_.end
+        table, node_log = self._table, self._table.node_log
+        if self._node_position != node_log.end:
+            rows = node_log.since(self._node_position)
+            self._node_position = node_log.end
             self._changed.update(range(table.size) if rows is None else rows)
         if self._changed:
             changed, self._changed = self._changed, set()

@@ -227,10 +227,15 @@ def shared_subject(handle: Handle) -> ReservationSubject:
 
 
 def _condition(
-    type_: str, status: str, reason: str, message: str, probed: Time, changed: Time | None
+    condition_type: str, status: str, reason: str, message: str, probed: Time, changed: Time | None
 ) -> ReservationCondition:
     return ReservationCondition(
-        type=type_, status=status, reason=reason, message=message, last_probe_time=probed, last_transition_time=changed
+        type=condition_type,
+        status=status,
+        reason=reason,
+        message=message,
+        last_probe_time=probed,
+        last_transition_time=changed,
     )
 
 

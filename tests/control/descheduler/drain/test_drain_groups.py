@@ -25,7 +25,7 @@ def group(**spec: Any) -> DrainNodeGroup:
 
 
 def drain(name: str, phase: str = "Running", *true: str, confirm: str = "WaitForConfirm") -> DrainNode:
-    conditions = [{"type": type_, "status": "True"} for type_ in true]
+    conditions = [{"type": condition_type, "status": "True"} for condition_type in true]
     spec = {"nodeName": name, "confirmState": confirm}
     status = {"phase": phase, "conditions": conditions}
     return wire.convert({"metadata": {"name": f"g-{name}"}, "spec": spec, "status": status}, DrainNode)

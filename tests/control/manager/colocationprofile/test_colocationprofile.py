@@ -68,11 +68,11 @@ WANTED = {
 }
 
 
-@pytest.mark.parametrize(("subject", "given_", "namespace", "expected"), WANTED.values(), ids=WANTED)
+@pytest.mark.parametrize(("subject", "candidate", "namespace", "expected"), WANTED.values(), ids=WANTED)
 def test_selected_pods(
-    subject: ClusterColocationProfile, given_: Pod, namespace: dict[str, str] | None, expected: bool
+    subject: ClusterColocationProfile, candidate: Pod, namespace: dict[str, str] | None, expected: bool
 ) -> None:
-    assert selects(subject, given_, namespace) is expected
+    assert selects(subject, candidate, namespace) is expected
 
 
 RAW = {

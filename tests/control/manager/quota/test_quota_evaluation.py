@@ -44,8 +44,8 @@ def pod(cpu: int | None, memory: int | None = None, annotations: dict[str, str] 
     )
 
 
-def amounts(**given_: Any) -> dict[str, Quantity]:
-    return {name.replace("_", "-"): Quantity(str(amount)) for name, amount in given_.items()}
+def amounts(**resources: Any) -> dict[str, Quantity]:
+    return {name.replace("_", "-"): Quantity(str(amount)) for name, amount in resources.items()}
 
 
 FITS = {
@@ -69,9 +69,9 @@ FITS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("given_", "usage", "expected"), FITS.values(), ids=FITS)
-def test_one_pod(given_: ElasticQuota, usage: dict[str, Quantity], expected: str | None) -> None:
-    account = Account.of(given_)
+@pytest.mark.parametrize(("elastic_quota", "usage", "expected"), FITS.values(), ids=FITS)
+def test_one_pod(elastic_quota: ElasticQuota, usage: dict[str, Quantity], expected: str | None) -> None:
+    account = Account.of(elastic_quota)
     assert account.refusal(account.counted(usage)) == expected
 
 
@@ -93,9 +93,9 @@ def test_usage_of_a_pod() -> None:
 
 
 def test_resources_can_be_renamed_before_counting() -> None:
-    given_ = pod(2, 3, {"pod.koordinator.sh/replace-resources": "cpu:kubernetes.io/batch-cpu,memory:"})
-    assert pod_usage(transformed(given_), 0) == {"kubernetes.io/batch-cpu": Quantity("2k")}
-    assert pod_usage(given_, 0) == amounts(cpu=2, memory=3)
+    batch_pod = pod(2, 3, {"pod.koordinator.sh/replace-resources": "cpu:kubernetes.io/batch-cpu,memory:"})
+    assert pod_usage(transformed(batch_pod), 0) == {"kubernetes.io/batch-cpu": Quantity("2k")}
+    assert pod_usage(batch_pod, 0) == amounts(cpu=2, memory=3)
 
 
 BUDGETS = [
@@ -167,13 +167,13 @@ class Server:
 
 
 def evaluator(server: Server, clock: FakeClock | None = None, **options: Any) -> QuotaEvaluator:
-    given_ = {
+    flags = {
         "quota_update_max_retries": 3, "quota_update_retry_jitter": 0.0, "quota_update_max_total_jitter": 1.0,
         "quota_update_conflict_fresh_get": True, **options,
     }  # fmt: skip
     server.clock = clock or FakeClock()  # type: ignore[attr-defined]
     context = SimpleNamespace(
-        options=SimpleNamespace(**given_),
+        options=SimpleNamespace(**flags),
         client=server,
         clock=server.clock,  # type: ignore[attr-defined]
         gates=SimpleNamespace(enabled=lambda _: False),

@@ -50,8 +50,8 @@ def quota(
     )
 
 
-def amounts(**given_: Any) -> dict[str, Quantity]:
-    return {name: Quantity(str(amount)) for name, amount in given_.items()}
+def amounts(**resources: Any) -> dict[str, Quantity]:
+    return {name: Quantity(str(amount)) for name, amount in resources.items()}
 
 
 def info(
@@ -74,9 +74,9 @@ def info(
 
 
 def judge(
-    given_: QuotaInfo, *quotas: QuotaInfo, old: QuotaInfo | None = None, pods: bool = False, **rules: Any
+    proposal: QuotaInfo, *quotas: QuotaInfo, old: QuotaInfo | None = None, pods: bool = False, **rules: Any
 ) -> str | None:
-    return tree_error(Tree(quotas), given_, old, TreeRules(**rules), lambda: pods)
+    return tree_error(Tree(quotas), proposal, old, TreeRules(**rules), lambda: pods)
 
 
 BIG = {"cpu": 100, "memory": 100}
@@ -123,9 +123,9 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("given_", "quotas", "expected"), REFUSED.values(), ids=REFUSED)
-def test_refused_quotas(given_: QuotaInfo, quotas: list[QuotaInfo], expected: str) -> None:
-    assert judge(given_, *quotas) == expected
+@pytest.mark.parametrize(("proposal", "quotas", "expected"), REFUSED.values(), ids=REFUSED)
+def test_refused_quotas(proposal: QuotaInfo, quotas: list[QuotaInfo], expected: str) -> None:
+    assert judge(proposal, *quotas) == expected
 
 
 ADMITTED = {
@@ -140,9 +140,9 @@ ADMITTED = {
 }
 
 
-@pytest.mark.parametrize(("given_", "quotas"), ADMITTED.values(), ids=ADMITTED)
-def test_admitted_quotas(given_: QuotaInfo, quotas: list[QuotaInfo]) -> None:
-    assert judge(given_, *quotas) is None
+@pytest.mark.parametrize(("proposal", "quotas"), ADMITTED.values(), ids=ADMITTED)
+def test_admitted_quotas(proposal: QuotaInfo, quotas: list[QuotaInfo]) -> None:
+    assert judge(proposal, *quotas) is None
 
 
 def test_a_gate_lets_a_child_lack_keys() -> None:
@@ -200,9 +200,9 @@ SELF = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("given_", "expected"), SELF.values(), ids=SELF)
-def test_a_quota_by_itself(given_: Any, expected: Any) -> None:
-    assert self_error(given_) == expected
+@pytest.mark.parametrize(("proposal", "expected"), SELF.values(), ids=SELF)
+def test_a_quota_by_itself(proposal: Any, expected: Any) -> None:
+    assert self_error(proposal) == expected
 
 
 @pytest.mark.parametrize("key", ["shared-weight", "namespaces", "max-strict-check-resource-keys"])
@@ -210,14 +210,14 @@ def test_a_malformed_annotation_is_named(key: Any) -> None:
     assert key in (self_error(quota("q", notes={key: "{["})) or "")
 
 
-def raw(given_: Any) -> dict[str, Any]:
-    return {"metadata": {"name": given_.metadata.name, "x": 1}, "spec": {"y": 2}}
+def raw(proposal: Any) -> dict[str, Any]:
+    return {"metadata": {"name": proposal.metadata.name, "x": 1}, "spec": {"y": 2}}
 
 
 def test_defaults_of_a_new_quota() -> None:
-    given_ = quota("q", max={"cpu": "10", "memory": "20"})
-    document = raw(given_)
-    assert mutate_quota(document, given_, Tree()) == amounts(cpu=10, memory=20)
+    new_quota = quota("q", max={"cpu": "10", "memory": "20"})
+    document = raw(new_quota)
+    assert mutate_quota(document, new_quota, Tree()) == amounts(cpu=10, memory=20)
     assert document == {
         "metadata": {
             "name": "q",
@@ -230,9 +230,11 @@ def test_defaults_of_a_new_quota() -> None:
 
 
 def test_a_shared_weight_gets_the_keys_of_max() -> None:
-    given_ = quota("q", {"parent": ROOT}, {"shared-weight": '{"cpu":"5","gpu":"1"}'}, max={"cpu": "10", "memory": "20"})
-    document = raw(given_)
-    assert mutate_quota(document, given_, Tree()) is None
+    new_quota = quota(
+        "q", {"parent": ROOT}, {"shared-weight": '{"cpu":"5","gpu":"1"}'}, max={"cpu": "10", "memory": "20"}
+    )
+    document = raw(new_quota)
+    assert mutate_quota(document, new_quota, Tree()) is None
     assert document["metadata"]["annotations"] == {KEY + "shared-weight": '{"cpu":"5","memory":"20"}'}
     same = quota("q", {"parent": ROOT}, {"shared-weight": '{"cpu": 5}'}, max={"cpu": "10"})
     document = raw(same)
@@ -243,9 +245,9 @@ def test_a_shared_weight_gets_the_keys_of_max() -> None:
 def test_the_tree_id_defaults_to_the_parents() -> None:
     tree = Tree([info("top", tree="t"), info("other")])
     for parent, expected in (("top", {KEY + "tree-id": "t"}), ("other", {})):
-        given_ = quota("q", {"parent": parent}, {"shared-weight": "{}"})
-        document = raw(given_)
-        mutate_quota(document, given_, tree)
+        new_quota = quota("q", {"parent": parent}, {"shared-weight": "{}"})
+        document = raw(new_quota)
+        mutate_quota(document, new_quota, tree)
         assert document["metadata"].get("labels", {}) == expected
     with pytest.raises(QuotaError, match=r'parent: Invalid value: "no": there is no such quota'):
         mutate_quota({}, quota("q", {"parent": "no"}), tree)
@@ -376,24 +378,24 @@ proposals = st.builds(
 
 @settings(max_examples=200)
 @given(st.lists(proposals, max_size=25))
-def test_admitted_quotas_form_a_tree(given_: Any) -> None:
+def test_admitted_quotas_form_a_tree(proposed: Any) -> None:
     """Whatever is proposed in whatever order: what the rules let in is a tree whose sums fit at every level."""
     topology = QuotaTopology()
-    for each in given_:
+    for each in proposed:
         tree = topology.tree
         if tree_error(tree, each, tree.get(each.name), TreeRules()) is None:
             topology.expect(each.name, each.name, each)
         tree = topology.tree
-        for quota_ in tree.quotas.values():
-            if quota_.parent != ROOT:
-                above = tree.get(quota_.parent)
+        for admitted in tree.quotas.values():
+            if admitted.parent != ROOT:
+                above = tree.get(admitted.parent)
                 assert above is not None and above.is_parent
-                seen, node = set(), quota_
+                seen, node = set(), admitted
                 while node is not None and node.parent != ROOT:
                     assert node.name not in seen, "no circles"
                     seen.add(node.name)
                     node = tree.get(node.parent)  # type: ignore[assignment]
-            if quota_.is_parent:
-                assert not excess(total(child.min for child in tree.children(quota_.name)), quota_.min)
+            if admitted.is_parent:
+                assert not excess(total(child.min for child in tree.children(admitted.name)), admitted.min)
             else:
-                assert tree.children(quota_.name) == []
+                assert tree.children(admitted.name) == []

@@ -61,10 +61,10 @@ class World:
         status: dict[str, Any] = (await self.cluster.get(f"{RECOMMENDATIONS}/{name}")).get("status", {})
         return status
 
-    async def condition(self, name: str, type_: str) -> tuple[str, str]:
+    async def condition(self, name: str, condition_type: str) -> tuple[str, str]:
         """Status and reason; empty before there is one."""
         conditions = (await self.status(name)).get("conditions", [])
-        return next(((c["status"], c["reason"]) for c in conditions if c["type"] == type_), ("", ""))
+        return next(((c["status"], c["reason"]) for c in conditions if c["type"] == condition_type), ("", ""))
 
     async def deployment(self, name: str, replicas: int, resources: dict[str, Any], **labels: str) -> None:
         """Pods of one container, bound to n1."""

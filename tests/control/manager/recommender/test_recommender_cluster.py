@@ -187,8 +187,8 @@ async def test_invalid_targets_and_modes_are_reported(world: Any, checkpoint: An
     await until(event)
 
 
-async def _is(world: Any, name: str, type_: str, status: str) -> bool:
-    condition: tuple[str, str] = await world.condition(name, type_)
+async def _is(world: Any, name: str, condition_type: str, status: str) -> bool:
+    condition: tuple[str, str] = await world.condition(name, condition_type)
     return condition[0] == status
 
 

@@ -141,8 +141,8 @@ def test_unsupported_targets(target: dict[str, Any], problem: str) -> None:
     [(None, Mode.OFF), ("Off", Mode.OFF), ("Initial", Mode.INITIAL), ("Auto", Mode.AUTO), ("auto", None)],
 )
 def test_modes(text: str | None, mode: Mode | None) -> None:
-    given_ = {} if text is None else {ANNOTATION_MODE: text}
-    assert mode_of(recommendation({"type": "workload"}, **given_)) is mode
+    annotations = {} if text is None else {ANNOTATION_MODE: text}
+    assert mode_of(recommendation({"type": "workload"}, **annotations)) is mode
 
 
 TWO = [{"name": "a", "image": "i"}, {"name": "b", "image": "i"}]
@@ -285,9 +285,9 @@ CHOICES: dict[str, tuple[list[Pod], dict[str, Any], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("pods", "given_", "names"), CHOICES.values(), ids=CHOICES)
-def test_selected_pods(pods: list[Pod], given_: dict[str, Any], names: list[str]) -> None:
-    chosen = choose(pods, KNOWN, RecommenderSettings(**given_), NOW, evicted_at=float("inf"))
+@pytest.mark.parametrize(("pods", "settings", "names"), CHOICES.values(), ids=CHOICES)
+def test_selected_pods(pods: list[Pod], settings: dict[str, Any], names: list[str]) -> None:
+    chosen = choose(pods, KNOWN, RecommenderSettings(**settings), NOW, evicted_at=float("inf"))
     assert ([each.metadata.name for each in chosen.pods], chosen.blocked) == (names, "")
 
 
@@ -298,8 +298,8 @@ def test_unmutated_replacement_pods_stop_evictions() -> None:
     chosen = choose(pods, KNOWN, DEFAULTS, NOW, evicted_at=NOW - 2 * HOUR)
     assert not chosen.pods and "pod b was created after an eviction" in chosen.blocked
     assert choose(pods, KNOWN, DEFAULTS, NOW + 23 * HOUR, evicted_at=NOW - 2 * HOUR).pods, "tried again a day later"
-    given_ = far("b", meta={**new, "annotations": {ANNOTATION_APPLIED: "w"}})
-    assert choose([far("a"), given_], KNOWN, DEFAULTS, NOW, evicted_at=NOW - 2 * HOUR).pods
+    new_pod = far("b", meta={**new, "annotations": {ANNOTATION_APPLIED: "w"}})
+    assert choose([far("a"), new_pod], KNOWN, DEFAULTS, NOW, evicted_at=NOW - 2 * HOUR).pods
 
 
 @given(st.lists(st.sampled_from(["far", "fits", "unready", "leaving"]), max_size=12), st.floats(0, 1))

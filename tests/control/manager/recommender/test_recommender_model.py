@@ -131,9 +131,9 @@ samples = st.lists(
 
 @given(samples)
 @settings(max_examples=60, deadline=None)
-def test_law_a_restored_checkpoint_equals_the_model(given_: list[tuple[float, float, float]]) -> None:
+def test_law_a_restored_checkpoint_equals_the_model(samples: list[tuple[float, float, float]]) -> None:
     """Through the wire and back: the counters are the same, the estimate is one bucket away at most."""
-    model = taught(*given_)
+    model = taught(*samples)
     model.killed(float(256 * MIB), NOW)
     stored: ContainerCheckpoint = decode(encode(model.checkpoint("c")), ContainerCheckpoint)
     again = ContainerModel.restore(stored, DEFAULTS)
@@ -151,36 +151,36 @@ def test_law_a_restored_checkpoint_equals_the_model(given_: list[tuple[float, fl
 
 @given(samples)
 @settings(max_examples=60, deadline=None)
-def test_law_targets_are_within_their_bounds_and_over_the_floors(given_: list[tuple[float, float, float]]) -> None:
-    estimate = estimated(taught(*given_))
+def test_law_targets_are_within_their_bounds_and_over_the_floors(samples: list[tuple[float, float, float]]) -> None:
+    estimate = estimated(taught(*samples))
     for bounds, floor in ((estimate.cpu, 25), (estimate.memory, 10 * MIB)):
         assert floor <= bounds.target and 0 <= bounds.lower <= bounds.target <= bounds.upper
         shown = [int(bounds.target * 0.95), bounds.target, math.ceil(bounds.target * 1.05)]
         assert not any(map(bounds.outside, shown)), "the lag of a status is no reason to evict"
     assert 0 <= estimate.confidence <= 1
-    highest = max(cores for cores, _, _ in given_)
+    highest = max(cores for cores, _, _ in samples)
     assert estimate.cpu.target <= max(highest * 1.05 * 1.1 * 1000, 25) + 25 * 1.1 + 1, "over every sample"
 
 
 @given(samples, st.floats(0, 64), st.floats(0, 2.0**38))
 @settings(max_examples=60, deadline=None)
 def test_law_more_usage_never_lowers_the_estimate(
-    given_: list[tuple[float, float, float]], cores: float, memory: float
+    samples: list[tuple[float, float, float]], cores: float, memory: float
 ) -> None:
     """Samples that are at least as great, one by one, have targets that are."""
-    greater = [(max(c, cores), max(m, memory), at) for c, m, at in given_]
-    less, more = estimated(taught(*given_)), estimated(taught(*greater))
+    greater = [(max(c, cores), max(m, memory), at) for c, m, at in samples]
+    less, more = estimated(taught(*samples)), estimated(taught(*greater))
     assert less.cpu.target <= more.cpu.target and less.cpu.lower <= more.cpu.lower
     assert less.memory.target <= more.memory.target and less.memory.upper <= more.memory.upper
 
 
 @given(samples)
 @settings(max_examples=60, deadline=None)
-def test_law_percentiles_are_those_of_the_weighted_samples(given_: list[tuple[float, float, float]]) -> None:
+def test_law_percentiles_are_those_of_the_weighted_samples(samples: list[tuple[float, float, float]]) -> None:
     """Against brute force: each sample weighs 2^(age / half-life), shown as the upper end of its bucket."""
-    model = taught(*given_)
-    newest = max(at for _, _, at in given_)
-    weighed = sorted((cores, 2.0 ** ((at - newest) / DEFAULTS.cpu_half_life)) for cores, _, at in given_)
+    model = taught(*samples)
+    newest = max(at for _, _, at in samples)
+    weighed = sorted((cores, 2.0 ** ((at - newest) / DEFAULTS.cpu_half_life)) for cores, _, at in samples)
     total = sum(weight for _, weight in weighed)
     ends, filled = CPU_BUCKETS.ends, [w for _, w in weighed if w > 1e-3]
     for share in (0.3, 0.5, 0.77, 0.95):
@@ -195,8 +195,8 @@ def test_law_percentiles_are_those_of_the_weighted_samples(given_: list[tuple[fl
 
 @given(samples, st.randoms())
 @settings(max_examples=40, deadline=None)
-def test_law_order_and_batches_do_not_matter(given_: list[tuple[float, float, float]], rng: Any) -> None:
-    whole, shuffled = taught(*given_), list(given_)
+def test_law_order_and_batches_do_not_matter(samples: list[tuple[float, float, float]], rng: Any) -> None:
+    whole, shuffled = taught(*samples), list(samples)
     rng.shuffle(shuffled)
     single = ContainerModel(DEFAULTS)
     for sample in shuffled:

@@ -225,12 +225,12 @@ DEVICES = {
 }
 
 
-@pytest.mark.parametrize(("given_", "change"), DEVICES.values(), ids=DEVICES)
+@pytest.mark.parametrize(("amounts", "change"), DEVICES.values(), ids=DEVICES)
 @pytest.mark.parametrize("limits_missing", [False, True])
 def test_gpu_requests_are_normalised(
-    given_: dict[str, str], change: dict[str, str | None], limits_missing: bool
+    amounts: dict[str, str], change: dict[str, str | None], limits_missing: bool
 ) -> None:
-    before = {GPU + k: v for k, v in given_.items()}
+    before = {GPU + k: v for k, v in amounts.items()}
     expected = {k: v for k, v in {**before, **{GPU + k: v for k, v in change.items()}}.items() if v is not None}
     subject = pod(container(requests=dict(before), limits=None if limits_missing else dict(before)))
     normalise_gpus(subject)
@@ -404,9 +404,9 @@ profiles = st.lists(
 
 
 @given(pods(), profiles)
-def test_laws_of_mutation(subject: dict[str, Any], given_: list[ClusterColocationProfile]) -> None:
+def test_laws_of_mutation(subject: dict[str, Any], some_profiles: list[ClusterColocationProfile]) -> None:
     original = copy.deepcopy(subject)
-    knowledge = known(*given_, labels=subject["metadata"].get("labels"))
+    knowledge = known(*some_profiles, labels=subject["metadata"].get("labels"))
     once = mutate_pod(subject, "default", knowledge)
     assert subject == original, "the argument is not changed"
     operations = json.loads(json.dumps(jsonpatch.diff(subject, once)))

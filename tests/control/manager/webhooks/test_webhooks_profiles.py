@@ -58,8 +58,8 @@ def test_an_invalid_selector_matches_nothing_and_is_reported() -> None:
     bad = profile("bad", selector={"matchExpressions": [{"key": "a", "operator": "Near", "values": []}]})
     matched = match([bad, profile("good")], {"a": "1"}, {})
     assert names(matched) == ["good"]
-    ((profile_, reason),) = matched.problems
-    assert profile_ is bad and "Near" in reason
+    ((refused, reason),) = matched.problems
+    assert refused is bad and "Near" in reason
 
 
 def test_an_unknown_namespace_matches_only_profiles_without_namespace_selector() -> None:
@@ -79,9 +79,11 @@ def test_profiles_are_sorted_by_the_bytes_of_their_names() -> None:
     assert names(match([profile(n) for n in ("b", "a-1", "a1", "a.1")], {}, {})) == ["a-1", "a.1", "a1", "b"]
 
 
-@pytest.mark.parametrize(("given_", "share"), [(None, 100), (0, 0), (37, 37), ("50%", 50), ("+50%", 50), ("0%", 0)])
-def test_probability_is_a_number_or_percent(given_: int | str | None, share: int) -> None:
-    assert percent(profile(probability=given_)) == share
+@pytest.mark.parametrize(
+    ("probability", "share"), [(None, 100), (0, 0), (37, 37), ("50%", 50), ("+50%", 50), ("0%", 0)]
+)
+def test_probability_is_a_number_or_percent(probability: int | str | None, share: int) -> None:
+    assert percent(profile(probability=probability)) == share
 
 
 @pytest.mark.parametrize("text", ["half", "50", "5.5%", "%", "-%", "+-5%", "٥%"])

@@ -55,13 +55,13 @@ class Board:
     ) -> None:
         """`namespaces`: their labels, by name; `objects`: services and the like."""
         self.cluster = Cluster(*nodes)
-        objects_ = FakeObjects()
-        self.cluster.use(objects=objects_)
+        fake_objects = FakeObjects()
+        self.cluster.use(objects=fake_objects)
         self.cycle: Cycle = cycle_of(self.cluster, POINTS, PLUGINS, weights=WEIGHTS, args=args or {})
         for name, labels in (namespaces or {}).items():
-            objects_.emit("add", wire.convert({"metadata": {"name": name, "labels": dict(labels)}}, Namespace))
+            fake_objects.emit("add", wire.convert({"metadata": {"name": name, "labels": dict(labels)}}, Namespace))
         for obj in objects:
-            objects_.emit("add", obj)
+            fake_objects.emit("add", obj)
         self.cluster.put(*pods)
 
     def decide(self, pod: Pod) -> Decision:

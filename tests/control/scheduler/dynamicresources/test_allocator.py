@@ -47,7 +47,7 @@ def names(
 ) -> list[list[tuple[str, str]]]:
     """Per claim (name of the request, device)."""
     requests = [prepared(each, CLASSES) for each in claims]
-    chosen = allocate(requests, known, lambda id_: id_.device in taken)
+    chosen = allocate(requests, known, lambda device_id: device_id.device in taken)
     return [[(choice.name, each.id.device) for choice, each in picked] for picked in chosen]
 
 

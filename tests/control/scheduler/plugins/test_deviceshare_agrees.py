@@ -145,8 +145,8 @@ def real(name: str, machine: plain.PlainMachine) -> tuple[Any, Any]:
     annotations, labels = {}, {}
     if machine.partitions is not None:
         table = {
-            str(size): [{"minors": minors, "allocationScore": score} for minors, score in listed_]
-            for size, listed_ in machine.partitions.items()
+            str(size): [{"minors": minors, "allocationScore": score} for minors, score in partitions]
+            for size, partitions in machine.partitions.items()
         }
         annotations[names.ANNOTATION_GPU_PARTITIONS] = json.dumps(table)
         if machine.honors:

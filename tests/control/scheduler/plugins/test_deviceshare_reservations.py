@@ -210,16 +210,16 @@ def test_sums_do_not_depend_on_the_order_and_end_at_nothing(
 ) -> None:
     """`r` is a reservation that p and q use."""
     expected, holdings = NodeDeviceHoldings(), NodeDeviceHoldings()
-    given_ = {uid: PodDevices(held, "r" if uid in "pq" else "") for uid, held in listed.items()}
-    for uid in sorted(given_):
-        expected.add(uid, given_[uid])
+    pod_devices = {uid: PodDevices(held, "r" if uid in "pq" else "") for uid, held in listed.items()}
+    for uid in sorted(pod_devices):
+        expected.add(uid, pod_devices[uid])
     for uid in arrive:
-        if uid in given_:
-            holdings.add(uid, given_[uid])
+        if uid in pod_devices:
+            holdings.add(uid, pod_devices[uid])
     assert holdings.sums.keys() == expected.sums.keys()
     with holdings.without(["r"]):
         plain = NodeDeviceHoldings()
-        for uid, holding in given_.items():
+        for uid, holding in pod_devices.items():
             if uid != "r":
                 plain.add(uid, holding)
         assert holdings.sums.keys() == plain.sums.keys()

@@ -212,10 +212,10 @@ STEPS = st.lists(
 def test_no_cpu_has_two_holders(steps: list[tuple[str, int, str]], numa: str, rng: Any) -> None:
     """After every step of a random history."""
     shared_world = SharedWorld((2, 1, 4, 2), labels={names.LABEL_NUMA_TOPOLOGY_POLICY: numa} if numa else None)
-    names_ = (f"x{number}" for number in itertools.count())
+    fresh_names = (f"x{number}" for number in itertools.count())
     ignored: set[str] = set()
     for kind, cpu, policy in steps:
-        name = next(names_)
+        name = next(fresh_names)
         match kind:
             case "reserve":
                 shared_world.schedule(bound_cpus(name, cpu, owners=OWNERS, allocatePolicy=policy, allocateOnce=False))

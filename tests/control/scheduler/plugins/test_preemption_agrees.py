@@ -132,10 +132,10 @@ def scenes(draw: st.DrawFn) -> tuple[World, list[PodDisruptionBudget], Pod]:
 @settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(scenes())
 def test_victims_and_node_are_those_of_trying(scene: tuple[World, list[PodDisruptionBudget], Pod]) -> None:
-    world, budgets_, incoming = scene
+    world, some_budgets, incoming = scene
     nodes, there = world.nodes, world.pods
     cluster, evicted = Cluster(*nodes), Evicted()
-    cluster.use(objects=Objects(world.storage, budgets_), evictor=evicted)
+    cluster.use(objects=Objects(world.storage, some_budgets), evictor=evicted)
     cycle = cycle_of(cluster, POINTS, PLUGINS)
     cluster.put(*there)
     counted = cluster.table.requested.copy()
@@ -149,7 +149,7 @@ def test_victims_and_node_are_those_of_trying(scene: tuple[World, list[PodDisrup
         target = next(n for n in nodes if n.metadata.name == name)
         return PlainCycle().refusal(incoming, target, replace(world, pods=pods)) is None
 
-    choices = plain.choices(incoming, codes, there, budgets_, fits)
+    choices = plain.choices(incoming, codes, there, some_budgets, fits)
     info = cluster.info(msgspec.structs.replace(incoming))
     try:
         cycle.place(info)
