@@ -49,7 +49,7 @@ struct cpu_state {
 	struct culprit_lost matrix_lost;
 	u64 slot_lost; /* runs of a cgroup that found no free slot */
 	u64 unstamped; /* arrivals of tasks that were never seen to be queued: no wait counted */
-	u64 backwards; /* waits dropped because the clock ran back */
+	u64 backwards; /* waits dropped because the clock went back */
 	u64 forgotten; /* arrivals of tasks without a stamp: first sight, or overwritten by another task's */
 	u64 missed;    /* switches for which the program did not run; the next switch accounts for them */
 	u32 head;      /* ring[head] is the slice that runs now */

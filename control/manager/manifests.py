@@ -143,7 +143,7 @@ def _meta(name: str, *, namespaced: bool = True, labels: dict[str, str] | None =
 
 
 def namespace() -> list[Object]:
-    """Where everything namespaced lives; the pod webhooks exempt it by its name.
+    """The namespace of all namespaced objects; the pod webhooks exempt it by its name.
 
     koordlet and koord-device-daemon are privileged, so Pod Security admission must allow that here, whatever the
     cluster's default is. Manager and scheduler conform to the level `restricted`.

@@ -1,7 +1,7 @@
 """How often interference is judged, and how often the culprit matrix is read: the only place that decides this.
 
 Judging runs every second. Every other round is skipped while no figure is halfway to an alarm, and while judging itself
-is expensive because hundreds of containers are delayed at once, as on a node that is short of CPUs: judging must not
+is expensive because hundreds of containers are delayed at once, as on a node with too few CPUs: judging must not
 add to that. Schedule latency is read at the same pace. A new snapshot is never left unjudged.
 
 The culprit matrix is read in each of the first rounds in which others may delay a container noticeably, then twice per
@@ -27,11 +27,11 @@ from koordlet.interference.model import Floats
 ROUND_SECONDS = 1.0
 """Between two rounds."""
 LOOK_SECONDS = 0.5
-"""Between two looks at the short evidence (`shortevidence`), where culprits are throttled."""
+"""Between two evaluations of the short evidence (`shortevidence`), where culprits are throttled."""
 EXPENSIVE_CPU_SECONDS = 0.005
 """CPU time of one evaluation from which on every other round is skipped: half a percent of a core."""
 NOTICEABLE_RATIO = 0.5
-"""Fraction of an alarm's threshold from which on a figure is worth a closer look."""
+"""Fraction of an alarm's threshold from which on a figure is evaluated in every round."""
 MATRIX_READINGS_PER_WINDOW = 2
 """While others may delay a container noticeably."""
 FIRST_ROUNDS = 6

@@ -156,7 +156,7 @@ def cpu_evidence(
 
 
 def _unprobed_shares(waited: Floats, reading: CpuReading) -> WaitShares:
-    """Without a matrix, everything that runs beside a container on the node is one runner in its way."""
+    """Without a matrix, everything that runs beside a container on the node is one runner that it waits for."""
     shares, steal = WaitShares.none(len(waited)), reading.steal
     if steal is None:
         return shares

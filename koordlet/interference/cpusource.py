@@ -44,7 +44,7 @@ class NodeTicks:
         node, readings = picture.node, self._readings
         if node is None:
             return None
-        if readings and (readings[-1][1] > node.busy_seconds or readings[-1][2] > node.stolen_seconds):  # ran back
+        if readings and (readings[-1][1] > node.busy_seconds or readings[-1][2] > node.stolen_seconds):  # went back
             readings.clear()
         if not readings or readings[-1][0] < picture.at:
             readings.append((picture.at, node.busy_seconds, node.stolen_seconds))

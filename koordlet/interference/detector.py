@@ -164,7 +164,7 @@ class Detector:
         return threshold
 
     def step(self, evidence: Evidence, now: float, strategy: InterferenceStrategy) -> Detection:
-        """Judge one window. `now` never runs back; the same calls give the same results."""
+        """Judge one window. `now` never goes back; the same calls give the same results."""
         self._assign_rows(evidence.subjects)
         rows, limits = self._rows, ThresholdColumns.of(strategy)
         symptoms = self.symptoms = _symptoms(evidence, limits)

@@ -7,8 +7,8 @@ caused by the runner itself:
 
  1. what remains without the fraction `stolen / (stolen + busy)` of the time in which a task held a CPU: in that
     fraction no task made progress;
- 2. the victim's wanted time times the runner's CPU use in cores. A runner that used 0.01 CPU seconds in a second is in
-    the way for a hundredth of the victim's wanted time, unless a queue brought the two together.
+ 2. the victim's wanted time times the runner's CPU use in cores. A runner that used 0.01 CPU seconds in a second can
+    have delayed the victim for a hundredth of its wanted time, unless a queue brought the two together.
 
 The rest is attributed to the hypervisor, but for each waiting task no more than the time that CPUs were stolen. CPU use
 as counted by cgroups excludes stolen time (kernels with CONFIG_PARAVIRT_TIME_ACCOUNTING). Nothing in this module runs
@@ -56,7 +56,7 @@ class Steal:
 
     def taken(self, waits: Floats, wanted: Floats, runner_cores: Floats) -> Floats:
         """[victims, runners]: the hypervisor's part of `waits`, in seconds per second. `wanted`: seconds per second
-        that a victim wanted to run; `runner_cores`: cores that a runner can have been in its way with."""
+        that a victim wanted to run; `runner_cores`: cores that a runner can have used while the victim waited."""
         by_runner = np.minimum(waits * (1.0 - self.fraction), runner_cores * wanted[:, None])
         excess = waits - by_runner
         limit = self.limit(waits.sum(axis=1))

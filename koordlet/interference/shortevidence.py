@@ -67,16 +67,16 @@ class ShortCpuEvidence:
         self._cpu_clock = cpu_clock
         self._totals: WaitTotals | None = None
         self._matrix: MatrixReading | None = None
-        """The reading of the previous look, if others may have delayed a victim noticeably then."""
+        """The reading of the previous round, if others may have delayed a victim noticeably then."""
         self._used = _Used(0, {})
         self._matrix_due_ns = 0
         self.noticed = False
-        """Whether others may have delayed a victim noticeably at the last look."""
+        """Whether others may have delayed a victim noticeably in the last round."""
         self.cores: Mapping[str, float] = {}
-        """Pod UID -> cores used between the last two looks, for best-effort pods; only while `noticed`."""
+        """Pod UID -> cores used between the last two rounds, for best-effort pods; only while `noticed`."""
 
     def forget(self) -> None:
-        """Start again with the next look."""
+        """Start again with the next round."""
         self._totals = self._matrix = None
         self.noticed, self.cores = False, {}
 
@@ -117,7 +117,7 @@ class ShortCpuEvidence:
         return self._verdicts(np.flatnonzero(noticeable), attribution, lost, thresholds, window, seconds, now)
 
     def _attribution(self, totals: WaitTotals, reading: CpuReading, waited: Floats) -> Attribution | None:
-        """Who was waited for since the previous look; None if that did not read the matrix."""
+        """Who was waited for since the previous round; None if that did not read the matrix."""
         started = self._cpu_clock()
         self._advisor.sched_latency.look_up(totals.keys)
         before, after = self._matrix, self._advisor.sched_latency.read_matrix()

@@ -6,6 +6,6 @@ with a period of their own. - `collector.py`: what collectors share; `advisor.py
 that a gate or a flag switches
   on, and `conditions.py` reports the state of each; `views.py` formats figures for Prometheus and `/top`.
 
-A rate needs two readings of the same thing. The first reading of a cgroup, a cgroup that was made again, or a counter
-that ran back give no figure.
+A rate needs two readings of the same thing. The first reading of a cgroup, a recreated cgroup, or a counter that went
+back give no figure.
 """

@@ -21,7 +21,7 @@ L = TypeVar("L", bound=Losses)
 
 
 def lost_since(old: L, new: L) -> L:
-    """The losses between two snapshots; 0 for a count that ran back."""
+    """The losses between two snapshots; 0 for a count that went back."""
     return type(new)(
         **{field.name: max(0, getattr(new, field.name) - getattr(old, field.name)) for field in fields(new)}
     )
@@ -83,7 +83,7 @@ def align_pairs(old: tuple[Ints, Ints], new: tuple[Ints, Ints]) -> Ints:
 def subtract(old: Mapping[str, Ints], new: Mapping[str, Ints], index: Ints) -> dict[str, Ints]:
     """`new` minus `old`, column by column; `index` as `align` returns it.
 
-    A row that `old` does not have counts from zero. So does a row of which any column ran back: its key was reused, or
+    A row that `old` does not have counts from zero. So does a row of which any column went back: its key was reused, or
     the probe was loaded again.
     """
     known = index >= 0

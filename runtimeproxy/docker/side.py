@@ -1,7 +1,7 @@
 """One of a link's two connections: its transport, unsent bytes, and the reasons why it is not read.
 
-Everything written in one turn of the event loop is sent in one write at its end: separate writes would each be a system
-call and wake the peer.
+Everything written in one iteration of the event loop is sent in one write at its end: separate writes would each be a
+system call and wake the peer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class DockerSide(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._pauses: set[str] = set()
         self._pieces: list[bytes] = []
-        """Written in this turn."""
+        """Written in this iteration of the event loop."""
         self._eof_received = False
         self._eof_written = False
 
@@ -96,12 +96,12 @@ class DockerSide(asyncio.Protocol):
             transport.resume_reading()
 
     def write(self, data: bytes | bytearray) -> None:
-        """Send with the next flush; every turn that asyncio begins here or at the mate ends with one."""
+        """Send with the next flush; every iteration that asyncio begins here or at the mate ends with one."""
         if data and not self._eof_written:
             self._pieces.append(bytes(data))
 
     def flush_both(self) -> None:
-        """Flush both sides at the end of a turn."""
+        """Flush both sides at the end of an iteration."""
         if self.mate._pieces:
             self.mate.flush()
         if self._pieces:

@@ -122,7 +122,7 @@ class HookDispatcher:
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     async def _call(self, endpoint: str, hook: Hook, request: HookRequest, end: float) -> HookResponse:
-        """The validated response by the time `end`. A connection from an earlier call may be dead: then the call is
+        """The validated response by the time `end`. A connection from an earlier call may be broken: then the call is
         retried once on a new one. Raises HookEndpointError, HookCallError, DecodeError, InvalidHookResponse."""
         body = request.SerializeToString()
         for last_attempt in (False, True):

@@ -410,7 +410,7 @@ class Splice:
             self._client.write(h2.window_update(0, size) + (h2.window_update(stream, size) if stream else b""))
 
     def _flush(self) -> None:
-        """Send what this turn has produced."""
+        """Send what this iteration of the event loop has produced."""
         self._credit_connection()
         self._runtime.flush()
         self._client.flush()

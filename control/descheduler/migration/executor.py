@@ -274,7 +274,7 @@ class JobExecutor:
             await self._client.delete(Reservation, name, uid=reservation.metadata.uid, missing_ok=True)
 
     async def _evict(self, seen: Observed, action: d.EvictPod) -> None:
-        """Evict after a last look at the server: the Reservation is available, the pod is still the same."""
+        """Evict after a last read from the API server: the Reservation is available, the pod is still the same."""
         job, pod = seen.job, action.pod
         if action.reservation and not await self._still_available(action.reservation, pod):
             raise ReservationFailed(f"Reservation {action.reservation} is no longer available")

@@ -131,7 +131,7 @@ class Scales:
 
 
 def _decoded(body: bytes, type: type[_T], where: str) -> _T:
-    """Raises KubeError: whatever serves an API group may answer nonsense, which is no reason to stop."""
+    """Raises KubeError: the server of an API group may return an invalid answer, which does not stop the program."""
     try:
         decoded: _T = wire.decode(body, type, where=where)
     except wire.WireError as error:

@@ -15,7 +15,7 @@ AVAILABLE_QUEUE: Final[Annotation[dict[str, list[str]]]] = Annotation(
 
 
 class NotPermitted(Exception):
-    """The namespace may not use the queue; the text says why."""
+    """The namespace may not use the queue; the text is the reason."""
 
 
 def permitted(

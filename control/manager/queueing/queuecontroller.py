@@ -1,7 +1,7 @@
 """The controller `queue`: admits queued jobs when their ElasticQuota has room (spec 05 §14).
 
 A pass runs at most once a second, if a quota, a pod, a node, a queue or a unit changed. It writes Enqueued, Reserved
-and Dequeued; the job extension writes the other phases. Nothing is kept in memory that the objects do not say.
+and Dequeued; the job extension writes the other phases. Nothing is kept in memory that the objects do not contain.
 
 Every write is conditional on the version of its unit only, but the verdict depends on all units. So the units are read
 from the API server before the first pass of a leader, whose cache may lack what the last leader wrote, and after a pass
@@ -222,7 +222,7 @@ class QueueController(ManagerController):
         self._counted = {*wanted}
 
     def _used(self, unit: QueueUnit) -> Amounts:
-        """An admitted unit counts with what it was admitted with, whatever its spec says now, but at least with its
+        """An admitted unit counts with what it was admitted with, whatever its spec is now, but at least with its
         pods: `parallelism` of a running job may grow."""
         admitted, pods = _total(unit.status.admissions), self._demand.requested_by_pods(_consumer(unit))
         return {name: max(admitted.get(name, 0), pods.get(name, 0)) for name in {*admitted, *pods}}

@@ -65,7 +65,7 @@ class _Waiter:
 
 
 class OwnWrites:
-    """The versions of quotas that this process wrote last, used until the informer's cache has caught up."""
+    """The versions of quotas that this process wrote last, used until the informer's cache contains them."""
 
     def __init__(self, size: int = CACHED_WRITES) -> None:
         self._size = size

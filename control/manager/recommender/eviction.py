@@ -36,7 +36,7 @@ def alive(pod: Pod) -> bool:
 
 
 def ready(pod: Pod) -> bool:
-    """Whether the pod is alive and has condition Ready."""
+    """Whether the pod runs and has condition Ready."""
     condition = pod.status.condition("Ready")
     return alive(pod) and condition is not None and condition.status == "True"
 

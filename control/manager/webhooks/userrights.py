@@ -1,5 +1,5 @@
-"""Whether the user of a request has rights itself, asked of the API server (SubjectAccessReview): koord-descheduler
-carries out with its own rights what users' objects ask for.
+"""Whether the user of a request has rights itself, by a query to the API server (SubjectAccessReview):
+koord-descheduler carries out with its own rights what users' objects request.
 """
 
 from __future__ import annotations

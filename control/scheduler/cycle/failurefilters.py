@@ -17,7 +17,7 @@ class FailureFilters:
         self._framework = framework
 
     def take_over(self, failure: AttemptFailure) -> bool:
-        """Whether a plugin handles the failure instead of the scheduler; the first that does is the last one asked."""
+        """Whether a plugin handles the failure instead of the scheduler. The first that does is the last one called."""
         return any(self._call(plugin, "take_over_failure", failure) for plugin in self._framework.take_over_failure)
 
     def after(self, failure: AttemptFailure) -> None:

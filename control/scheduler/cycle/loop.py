@@ -137,7 +137,7 @@ class Loop:
         return other
 
     def _join(self, other: PodInfo, pod: PodInfo) -> None:
-        """`other` is scheduled together with `pod`, whose turn it is."""
+        """`other` is scheduled together with `pod`, the head of the queue."""
         begun = perf_counter()
         self.queue.take(other)
         self._taken(perf_counter() - begun)

@@ -57,8 +57,8 @@ class SchedulingHintPlugin(Plugin):
 
 
 def designates(shape: Shape, plugin: str) -> bool:
-    """Whether the pod's result annotation says what it is to get of a plugin: its hint has an extension for it (spec 06
-    §2.9). A malformed hint designates nothing."""
+    """Whether the pod's result annotation specifies what it gets from a plugin: its hint has an extension for it
+    (spec 06 §2.9). A malformed hint designates nothing."""
     hint = hint_of(shape)
     return isinstance(hint, Hint) and plugin in hint.extensions
 

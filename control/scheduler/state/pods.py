@@ -62,7 +62,7 @@ RESULT_ANNOTATIONS: Final = frozenset(
 """Annotations that the scheduler writes when it binds a pod. They are no part of the shape: otherwise each bound pod
 with CPUs or devices of its own would have a shape of its own. A plugin reads them from the pod.
 
-Only of pods with a scheduling hint they are part of the shape, because the hint may say that they designate what the
+Only of pods with a scheduling hint they are part of the shape, because with it they may designate what the
 pod is to get (`plugins.schedulinghint.designates`)."""
 
 _encode = msgspec.json.Encoder(order="deterministic", enc_hook=wire.enc_hook).encode

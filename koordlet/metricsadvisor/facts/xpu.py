@@ -1,7 +1,7 @@
 """Keeps the fact of accelerators that other programs describe in files (spec 02 §6.3, 08 §3.2; gate Accelerators).
 
 Each round lists the directory and reads the files that changed. A file that cannot be used costs its own devices only,
-and not at once: a writer that writes in place is sometimes seen half way. A device that is described twice is taken
+and not at once: a writer that writes in place sometimes leaves half a file. A device that is described twice is taken
 from the first file in the order of names. Bounds: `MAX_FILES` files of `MAX_BYTES`, `MAX_DEVICES` devices.
 """
 

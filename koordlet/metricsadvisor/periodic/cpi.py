@@ -2,7 +2,7 @@
 
 Counting costs time at every switch between cgroups, so counters are open only for `window` seconds (10) of each round
 (60). They are opened on all CPUs that are online at that moment, whatever their numbers. A container that does not run
-or is removed is skipped, and all counters are closed however the round ends. The event loop gets a turn between
+or is removed is skipped, and all counters are closed however the round ends. Other work on the event loop runs between
 containers. Bounded by running containers x online CPUs x 2 descriptors, held during the window.
 
 CPI, cycles per instruction, rises when other workloads take cache or memory bandwidth. The CPI of a container that

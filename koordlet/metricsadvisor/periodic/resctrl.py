@@ -1,8 +1,8 @@
 """Last-level cache occupancy and memory bandwidth of the QoS groups LSR, LS and BE through resctrl (spec 02 §5.14).
 
 Occupancy is a level. The bandwidth files are counters; they become bytes per second between two readings of the same
-group (compared by inode: a group that was made again is a new baseline). Hardware counters are narrow, and older
-kernels show when they wrap, so a counter that ran back is compared with the known widths. A group that cannot be read
+group (compared by inode: a recreated group is a new baseline). Hardware counters are narrow, and older
+kernels show when they wrap, so a counter that went back is compared with the known widths. A group that cannot be read
 costs its own figures. Needed: the CPU's monitoring flags, an Intel or AMD CPU, and a mounted resctrl with a valid root
 schemata; each missing one is a condition. Bounded by 3 groups x cache domains x 3 files.
 """
@@ -52,8 +52,8 @@ class DomainUse:
 def counter_delta(old: int, new: int, seconds: float) -> int | None:
     """Bytes counted from `old` to `new`; None for a counter that was reset, or when no time passed.
 
-    A counter that ran back has wrapped if `old` was in the upper half of the smallest known width that holds it, and if
-    memory can transfer the resulting difference in `seconds`.
+    A counter that went back has wrapped if `old` was in the upper half of the smallest known width that holds it, and
+    if memory can transfer the resulting difference in `seconds`.
     """
     if seconds <= 0:
         return None

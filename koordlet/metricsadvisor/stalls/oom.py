@@ -30,7 +30,7 @@ MAX_EVENTS = 64
 
 @dataclass(frozen=True, slots=True)
 class OomEvent:
-    """A kill with names. `limit` is None when the node was short, or the limit is not known."""
+    """A kill with names. `limit` is None when the node had no free memory, or the limit is not known."""
 
     kill: OomKill
     victim: Owner

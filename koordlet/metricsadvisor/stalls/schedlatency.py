@@ -80,7 +80,7 @@ class SchedLatencyCollector(ProbeCollector[SchedLatencySnapshot, SubjectLatency]
             return
         is_queried = self.context.clock() - self._queried_at < READER_TTL_S
         if self._culprits.due(latest.time_ns, self._part_seconds if is_queried else self._culprits.seconds):
-            # A reading of the interference detector will do: then both keep, and next time make, the same one.
+            # A recent reading of the interference detector is shared, and so is the next one.
             reading = self.read_matrix(self._part_seconds)
             if reading is not None:
                 self._culprits.push(reading)

@@ -33,7 +33,7 @@ class NodeUse:
 
 
 def node_use(old: Readings, new: Readings, node_of_cpu: Mapping[int, int]) -> NodeUse | None:
-    """None without two readings of /proc/stat and one of /proc/meminfo, or when the ticks ran back.
+    """None without two readings of /proc/stat and one of /proc/meminfo, or when the ticks went back.
 
     Busy ticks are user, nice, system, irq and softirq. A NUMA node is included if all of it could be read; CPUs that
     came online in between are left out of the sum.

@@ -71,7 +71,7 @@ class Pairing:
             self._usable = (self._rows >= 0) & ~new.table.gone
 
     def delta(self, column: str) -> Floats:
-        """new - old, float64[subjects of new]; NaN without two readings, and for a counter that ran back."""
+        """new - old, float64[subjects of new]; NaN without two readings, and for a counter that went back."""
         new, old = self._new.column(column), self._old.column(column)
         if self._rows is not None:
             old = np.where(self._rows >= 0, old[self._rows] if len(old) else np.nan, np.nan)

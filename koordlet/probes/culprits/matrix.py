@@ -69,7 +69,7 @@ class CulpritMatrix:
         return cls(victim, culprit, ns, count)
 
     def minus(self, older: CulpritMatrix) -> CulpritMatrix:
-        """What was added since `older`. A pair that `older` does not have, or whose figures ran back, counts from
+        """What was added since `older`. A pair that `older` does not have, or whose figures went back, counts from
         zero."""
         index = align_pairs((older.victim, older.culprit), (self.victim, self.culprit))
         deltas = subtract({"ns": older.ns, "count": older.count}, {"ns": self.ns, "count": self.count}, index)

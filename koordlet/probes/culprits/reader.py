@@ -61,8 +61,8 @@ class MatrixReading:
         """What was added since an older reading of the same source: `matrix().minus(older.matrix())`, faster.
 
         An entry keeps its position until its cgroup is removed. So figures are subtracted position by position, and
-        only the entries that grew, usually a few thousand, are named and merged. An entry whose figures ran back, or of
-        which a slot has another owner now, counts from zero; one with the same time as before did not change."""
+        only the entries that grew, usually a few thousand, are named and merged. An entry whose figures went back, or
+        of which a slot has another owner now, counts from zero; one with the same time as before did not change."""
         moved = older.slot_keys != self.slot_keys
         any_moved = bool(moved.any())
         if not len(older.position):

@@ -18,7 +18,7 @@ from koordlet.probes.columns import Ints, Losses, align, columns, lost_since, ro
 class SchedLatencyLosses(Losses):
     """What could not be counted or attributed, cumulative: charges that found no entry in a table (`matrix_lost_*`,
     `slot_lost`: raise `Sizes`), arrivals of tasks seen for the first time (`forgotten`) or never queued (`unstamped`),
-    waits for which the clock ran back, and switches that the program missed but accounted for later (`missed`)."""
+    waits for which the clock went back, and switches that the program missed but accounted for later (`missed`)."""
 
     matrix_lost_count: int = 0
     matrix_lost_ns: int = 0

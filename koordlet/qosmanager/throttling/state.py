@@ -115,7 +115,7 @@ def advance(
         return None
     if state is None:
         return _begin(pace, now, base, status) if base > 0 else None
-    if now < state.stepped:  # the clock ran back: count from here
+    if now < state.stepped:  # the clock went back: count from here
         at_floor_since = None if state.at_floor_since is None else now
         began = min(state.began, now)
         state = replace(state, stepped=now, interfered=now, began=began, at_floor_since=at_floor_since)

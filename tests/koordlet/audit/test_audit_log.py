@@ -178,7 +178,7 @@ NAMES = {
     "later": ("audit-2024-05-06-07-08-08-3.log", "audit-2024-05-06-07-08-09-0.log"),
     "same second": ("audit-2024-05-06-07-08-09-0.log", "audit-2024-05-06-07-08-09-1.log"),
     "second is full": ("audit-2024-05-06-07-08-09-8.log", "audit-2024-05-06-07-08-10-0.log"),
-    "clock ran back": ("audit-2031-01-01-00-00-00-0.log", "audit-2031-01-01-00-00-00-1.log"),
+    "clock went back": ("audit-2031-01-01-00-00-00-0.log", "audit-2031-01-01-00-00-00-1.log"),
     "no date": ("audit-2031-99-01-00-00-00-0.log", "audit-2024-05-06-07-08-09-0.log"),
 }
 

@@ -85,7 +85,7 @@ def test_each_disk_has_its_own_histogram(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("between", "counted"),
-    [pytest.param({(10, 0): 1}, 5 + 2 - 1, id="ran back"), pytest.param({(10, 1): 1}, 2, id="another disk")],
+    [pytest.param({(10, 0): 1}, 5 + 2 - 1, id="went back"), pytest.param({(10, 1): 1}, 2, id="another disk")],
 )
 def test_counters_of_a_removed_disk_are_not_kept(
     between: dict[tuple[int, int], int], counted: int, tmp_path: Path

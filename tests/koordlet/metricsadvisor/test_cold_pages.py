@@ -54,7 +54,7 @@ RESTING = {
     "what programs map is not": (STEADY, 300, (), 700),
     "what came back is not": (STEADY, 0, (0,) * 7 + (400,) * 7, 600),
     "never below nothing": (STEADY, 5000, (), 0),
-    "a counter that ran back is a new baseline": (STEADY, 0, (7,) * 7 + (0,) * 7, None),
+    "a counter that went back is a new baseline": (STEADY, 0, (7,) * 7 + (0,) * 7, None),
 }
 
 

@@ -83,7 +83,7 @@ def test_100_ticks_in_a_second_are_one_core() -> None:
 
 @pytest.mark.parametrize(("before", "after", "cores"), [(7, 57, 0.5), (7, 7, 0.0), (7, 3, 0.0)])
 def test_stolen_ticks_are_cores_that_others_had(before: int, after: int, cores: float) -> None:
-    """The kernel's counter may run back by a little."""
+    """The kernel's counter may go back by a little."""
     old = readings(10.0, ticks=CpuTicks(1000, {}, before))
     use = node_use(old, readings(11.0, ticks=CpuTicks(1100, {}, after), memory=meminfo(2, 1)), {})
     assert use is not None
@@ -94,7 +94,7 @@ def test_stolen_ticks_are_cores_that_others_had(before: int, after: int, cores: 
 NO_NODE = {
     "no second stat": (CpuTicks(1, {}), None, meminfo(2, 1), 1.0),
     "no meminfo": (CpuTicks(1, {}), CpuTicks(2, {}), None, 1.0),
-    "counter ran back": (CpuTicks(2, {}), CpuTicks(1, {}), meminfo(2, 1), 1.0),
+    "counter went back": (CpuTicks(2, {}), CpuTicks(1, {}), meminfo(2, 1), 1.0),
     "no time passed": (CpuTicks(1, {}), CpuTicks(2, {}), meminfo(2, 1), 0.0),
 }
 
@@ -147,7 +147,7 @@ def test_a_second_of_cpu_a_second_is_one_core_and_memory_is_without_cache() -> N
 THROTTLED = {
     "half of the periods": ((0, 0), (100, 50), 0.5),
     "no period ended": ((10, 5), (10, 5), 0.0),
-    "counter ran back": ((100, 50), (10, 5), math.nan),
+    "counter went back": ((100, 50), (10, 5), math.nan),
     "no quota file": ((math.nan, math.nan), (math.nan, math.nan), math.nan),
 }
 
@@ -301,7 +301,7 @@ def test_stall_share_comes_from_the_total() -> None:
         (pressure(0.0, 5.0), pressure(1.0, 9.0, ids=[77])),
         (pressure(1.0, 5.0), pressure(1.0, 9.0)),
     ],
-    ids=["first", "ran back", "made again", "no time"],
+    ids=["first", "went back", "made again", "no time"],
 )
 def test_no_stall_share_without_two_readings(old: PressureReading | None, new: PressureReading) -> None:
     assert stall_shares(old, new) == {}

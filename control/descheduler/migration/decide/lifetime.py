@@ -1,4 +1,4 @@
-"""How long a job may live (spec 07 §11.6-4, §11.10). Pure."""
+"""How long a job may exist (spec 07 §11.6-4, §11.10). Pure."""
 
 from __future__ import annotations
 

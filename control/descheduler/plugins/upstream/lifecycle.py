@@ -1,4 +1,4 @@
-"""Pods that live too long, restart too often, or have failed."""
+"""Pods that are too old, restarted too often, or have failed."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 It is an annotation of the Node. The vendor's plugin removes it when the pod's devices are attached. A lock that is old,
 or whose pod is gone, is taken over. The vendors' format has the pod's name only, so the UID is remembered: otherwise a
-tenant would keep a lock by a new pod of the same name that waits for ever.
+tenant would keep a lock by a new pod of the same name that waits permanently.
 """
 
 from __future__ import annotations

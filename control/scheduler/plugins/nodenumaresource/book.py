@@ -90,7 +90,7 @@ class NumaBook:
         self.decided: tuple[str, int, frozenset[int] | None] = ("", -1, None)
         """(uid, row, zones) of the last decision by which a pod counts."""
         self.providers: dict[str, Callable[[Shape], ProvidedHints | None]] = {}
-        """By profile: the hints of another plugin for pods of a shape; None: it does not care."""
+        """By profile: the hints of another plugin for pods of a shape; None: it has none."""
         self.before_sync: list[Callable[[], None]] = []
         """Called by `sync`: providers call `forget` for rows whose reservations changed."""
         self.malformed: Counter[str] = Counter()

@@ -56,7 +56,7 @@ class ZoneSets:
         self._exclusive = need.single_exclusive == REQUIRED
 
     def sets(self, *, single: bool) -> Sequence[int]:
-        """The sets of positions to look at, smaller ones and lower bits first."""
+        """The sets of positions to evaluate, smaller ones and lower bits first."""
         every = subsets(self.count) if self.count else ()
         return sorted(
             (zones for zones in every if not single or zones.bit_count() == 1), key=lambda s: (s.bit_count(), s)

@@ -199,7 +199,7 @@ class KnownRows:
         """[row]"""
         self.rows: RowArray = NO_ROWS
         self.columns: dict[int, IntArray] = {}
-        """key -> the credit of every row, for the keys that were asked for."""
+        """key -> the credit of every row, for the requested keys."""
 
 
 class MatchingRows:
