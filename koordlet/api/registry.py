@@ -128,7 +128,7 @@ def _custom() -> Iterator[ApiResource]:
 
 
 def _builtin() -> Iterator[ApiResource]:
-    for kind, plural, namespaced, struct, short, status in (
+    for kind, plural, namespaced, core_struct, short, status in (
         ("Pod", "pods", True, core.Pod, ("po",), True),
         ("Node", "nodes", False, core.Node, ("no",), True),
         ("Namespace", "namespaces", False, core.Namespace, ("ns",), True),
@@ -142,7 +142,7 @@ def _builtin() -> Iterator[ApiResource]:
         ("PersistentVolumeClaim", "persistentvolumeclaims", True, core.PersistentVolumeClaim, ("pvc",), True),
         ("ReplicationController", "replicationcontrollers", True, core.ReplicationController, ("rc",), True),
     ):
-        yield ApiResource("", "v1", kind, plural, namespaced, struct, short, status)
+        yield ApiResource("", "v1", kind, plural, namespaced, core_struct, short, status)
     for kind, plural, workload, short in (
         ("Deployment", "deployments", core.Deployment, ("deploy",)),
         ("ReplicaSet", "replicasets", core.ReplicaSet, ("rs",)),

@@ -50,9 +50,9 @@ def test_variables_name_their_content() -> None:
 
 
 def test_only_names_that_would_hide_a_builtin_end_in_an_underscore() -> None:
+    hidden = {*keyword.kwlist, *dir(builtins), "_fields"}
     places = [(path, line, name) for path in modules() for name, line in variables(path) if re.search(r"[^_]_$", name)]
-    builtin = keyword.kwlist + dir(builtins)
-    assert not [f"{path}:{line}: {name}" for path, line, name in places if name[:-1] not in (*builtin, "_fields")]
+    assert not [f"{path}:{line}: {name}" for path, line, name in places if name[:-1] not in hidden]
 
 
 def test_variables_of_tests_name_their_content() -> None:
