@@ -9,17 +9,20 @@ same set, so that ten informers share one family and tests with their own regist
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # an additional gauge per counter, which nothing uses
 
 _S = TypeVar("_S", bound="MetricSet")
+_Source = TypeVar("_Source")
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,26 @@ class MetricSet:
         if not isinstance(existing, cls):
             existing = sets[cls] = cls(registry or REGISTRY)
         return existing
+
+
+class ScrapedMetrics(Collector, Generic[_Source]):
+    """Base class of families that `collect` computes from `source` at each scrape."""
+
+    _once: ClassVar[WeakKeyDictionary[CollectorRegistry, set[type]]] = WeakKeyDictionary()
+
+    def __init__(self, registry: CollectorRegistry, source: _Source) -> None:
+        self.source = source
+        registry.register(self)
+
+    @classmethod
+    def once(cls, registry: CollectorRegistry | None, source: _Source) -> None:
+        """Unless there is one of this class on `registry`: where several profiles have the same source."""
+        if registry is not None and cls not in (known := ScrapedMetrics._once.setdefault(registry, set())):
+            known.add(cls)
+            cls(registry, source)
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
 
 
 class UnsuffixedCounter(Counter):

@@ -9,28 +9,24 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from control.scheduler.cycle.cycle import SCORED
 from control.scheduler.framework.profile import Framework
+from koordlet.app.metrics import ScrapedMetrics
 
 CycleCounts = Mapping[tuple[frozenset[str], frozenset[str], int], int]
 """(skipped at filters, skipped at scores, how far the cycle got) -> cycles. How far: FILTERED, SCORED, or the number of
 PreFilter plugins that ran until one rejected the pod."""
 
 
-class PluginEvaluations(Collector):
+class PluginEvaluations(ScrapedMetrics[list[tuple[Framework, CycleCounts]]]):
     """See the module text. One for all profiles."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._frameworks: list[tuple[Framework, CycleCounts]] = []
-        registry.register(self)
+        super().__init__(registry, [])
 
     def add(self, framework: Framework, counts: CycleCounts) -> None:
-        self._frameworks.append((framework, counts))
-
-    def describe(self) -> Iterator[Metric]:
-        return iter(())
+        self.source.append((framework, counts))
 
     def collect(self) -> Iterator[Metric]:
         family = CounterMetricFamily(
@@ -38,7 +34,7 @@ class PluginEvaluations(Collector):
             "Scheduling attempts in which the plugin ran at the extension point.",
             labels=("plugin", "extension_point", "profile"),
         )
-        for framework, counts in self._frameworks:
+        for framework, counts in self.source:
             for (plugin, point), number in sorted(evaluations_by_plugin(framework, counts).items()):
                 family.add_metric([plugin, point, framework.name], number)
         yield family

@@ -7,14 +7,13 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from control.scheduler.cycle.pluginevaluations import PluginEvaluations
 from control.scheduler.framework.profile import Framework
 from control.scheduler.framework.status import PluginStatus
 from control.scheduler.framework.timing import PluginTimer, SecondsHistogram
 from koordlet.app.gates import FeatureGates
-from koordlet.app.metrics import MetricSet, unsuffixed_counter
+from koordlet.app.metrics import MetricSet, ScrapedMetrics, unsuffixed_counter
 
 _PREFIX: Final = "scheduler_"
 
@@ -147,43 +146,31 @@ class BindingTimes:
         self._metrics.points.observe((point, status.code_name, self._profile), seconds)
 
 
-class StateGauges(Collector):
+class StateGauges(ScrapedMetrics[list[tuple[str, str, tuple[str, ...], ReadGauge]]]):
     """Gauges that are read when metrics are collected. Each function returns label values -> value."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._families: list[tuple[str, str, tuple[str, ...], ReadGauge]] = []
-        self._registry = registry
-        registry.register(self)
+        super().__init__(registry, [])
 
     def add(self, name: str, text: str, labels: tuple[str, ...], read: ReadGauge) -> None:
-        self._families.append((_PREFIX + name, text, labels, read))
-
-    def describe(self) -> Iterator[Metric]:
-        return iter(())
+        self.source.append((_PREFIX + name, text, labels, read))
 
     def collect(self) -> Iterator[Metric]:
-        for name, text, labels, read in self._families:
+        for name, text, labels, read in self.source:
             family = GaugeMetricFamily(name, text, labels=labels)
             for values, value in sorted(read().items()):
                 family.add_metric(list(values), value)
             yield family
 
 
-class FeatureGateMetrics(Collector):
+class FeatureGateMetrics(ScrapedMetrics[FeatureGates]):
     """The feature gates of this scheduler, in the form of Kubernetes' components."""
-
-    def __init__(self, registry: CollectorRegistry, gates: FeatureGates) -> None:
-        self._gates = gates
-        registry.register(self)
-
-    def describe(self) -> Iterator[Metric]:
-        return iter(())
 
     def collect(self) -> Iterator[Metric]:
         text = "Whether a feature gate is enabled, by stage (empty: GA)."
         family = GaugeMetricFamily("kubernetes_feature_enabled", text, labels=("name", "stage"))
-        stages = self._gates.stages()
-        for name, enabled in self._gates.values().items():
+        stages = self.source.stages()
+        for name, enabled in self.source.values().items():
             stage = stages[name]
             family.add_metric([name, "" if stage == "ga" else stage.upper()], float(enabled))
         yield family

@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import ClassVar, Final
-from weakref import WeakKeyDictionary
+from typing import Final
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from koordlet.api.crs.reservation import AVAILABLE, FAILED, PENDING, SUCCEEDED, Reservation
 from koordlet.api.encoding.quantity import ZERO, Quantity
+from koordlet.app.metrics import ScrapedMetrics
 
 PHASES: Final = (PENDING, AVAILABLE, SUCCEEDED, FAILED)
 _GIB: Final = 1 << 30
 
 
-class ReservationGauges(Collector):
+class ReservationGauges(ScrapedMetrics[Callable[[], Iterable[Reservation]]]):
     """Phase and amounts of every Reservation. A deleted one has no series."""
-
-    _of: ClassVar[WeakKeyDictionary[CollectorRegistry, ReservationGauges]] = WeakKeyDictionary()
-
-    def __init__(self, registry: CollectorRegistry, reservations: Callable[[], Iterable[Reservation]]) -> None:
-        self._reservations = reservations
-        registry.register(self)
-
-    @classmethod
-    def once(cls, registry: CollectorRegistry | None, reservations: Callable[[], Iterable[Reservation]]) -> None:
-        if registry is not None and registry not in cls._of:
-            cls._of[registry] = cls(registry, reservations)
-
-    def describe(self) -> Iterator[Metric]:
-        return iter(())
 
     def collect(self) -> Iterator[Metric]:
         phases = GaugeMetricFamily(
@@ -45,7 +29,7 @@ class ReservationGauges(Collector):
             "Amounts of a Reservation; utilization is allocated divided by allocatable.",
             labels=["type", "name", "resource", "unit"],
         )
-        for reservation in self._reservations():
+        for reservation in self.source():
             name, status = reservation.metadata.name, reservation.status
             for phase in PHASES:
                 phases.add_metric([name, phase], float(phase == (status.phase or PENDING)))

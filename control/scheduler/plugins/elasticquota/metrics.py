@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from time import perf_counter
-from typing import ClassVar, ParamSpec, TypeVar
-from weakref import WeakKeyDictionary
+from typing import ParamSpec, TypeVar
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from control.quota.amounts import Amounts, from_list
 from control.quota.figures import QuotaFigures
 from control.quota.forest import QuotaForest
 from control.scheduler.framework.timing import SecondsHistogram
 from koordlet.api import names
-from koordlet.app.metrics import MetricSet, histogram
+from koordlet.app.metrics import MetricSet, ScrapedMetrics, histogram
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -59,23 +57,8 @@ class QuotaMetrics(MetricSet):
             self.process.observe((operation,), perf_counter() - begun)
 
 
-class QuotaGauges(Collector):
+class QuotaGauges(ScrapedMetrics[QuotaForest]):
     """The figures of every quota, read when metrics are collected. A deleted quota has no series."""
-
-    def __init__(self, registry: CollectorRegistry, forest: QuotaForest) -> None:
-        self._forest = forest
-        registry.register(self)
-
-    _of: ClassVar[WeakKeyDictionary[CollectorRegistry, QuotaGauges]] = WeakKeyDictionary()
-
-    @classmethod
-    def once(cls, registry: CollectorRegistry | None, forest: QuotaForest) -> None:
-        """Every profile has the same quotas: those of the first are shown."""
-        if registry is not None and registry not in cls._of:
-            cls._of[registry] = cls(registry, forest)
-
-    def describe(self) -> Iterator[Metric]:
-        return iter(())
 
     def collect(self) -> Iterator[Metric]:
         status = GaugeMetricFamily(
@@ -84,7 +67,7 @@ class QuotaGauges(Collector):
         spec = GaugeMetricFamily(
             "scheduler_elastic_quota_spec", "Limits of quotas; cpu in milli-cores.", labels=_LABELS
         )
-        for tree_id, tree in self._forest.trees().items():
+        for tree_id, tree in self.source.trees().items():
             for quota in tree.quotas.values():
                 limits = {"min": quota.min, "max": quota.max, "sharedWeight": quota.weight}
                 figures = {
