@@ -1,6 +1,7 @@
 """Writes and checks the generated folders of deploy/: objects such as roles and DaemonSets as YAML.
 
-A generator lists its files and the functions that return their objects (`FILES`); `main` is its command line:
+A generator lists its files and the functions that return their objects in a `ManifestFolder`, whose `main` is its
+command line:
 
     python -m control.manager.manifests --out deploy/manager           write them
     python -m control.manager.manifests --out deploy/manager --check   exit 1 if they differ
@@ -123,9 +124,29 @@ class OptionalRights:
         return extra_role(account, self.name, self.rules)
 
 
-def rights_texts(rights: Iterable[OptionalRights], module: str, account: str) -> dict[str, str]:
-    """File name -> content of deploy/COMPONENT-rights."""
-    return texts({f"{each.name}.yaml": partial(each.role, account) for each in rights}, module, account)
+@dataclass(frozen=True)
+class ManifestFolder:
+    """A folder of deploy/ that `module` writes, and the folder of optional rights beside it."""
+
+    module: str
+    account: str
+    files: Files
+    rights: Collection[OptionalRights] = ()
+    once: Collection[str] = ()
+    """See `texts`."""
+
+    def texts(self) -> dict[str, str]:
+        """File name -> content."""
+        return texts(self.files, self.module, self.account, once=self.once)
+
+    def rights_texts(self) -> dict[str, str]:
+        """The same for deploy/COMPONENT-rights."""
+        files = {f"{each.name}.yaml": partial(each.role, self.account) for each in self.rights}
+        return texts(files, self.module, self.account)
+
+    def main(self) -> int:
+        """The command line of the generator."""
+        return main(sys.argv[1:], self.texts(), self.module, self.rights_texts() if self.rights else None)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from control.manager.context import COMPONENT
 from control.manager.options import FAILURE_POLICIES, WebhookEnv
 from control.manager.rights import FEATURES
 from control.manager.webhookserver.registrations import CONFIG, CONFIG_TYPE, SERVICE_PORT
-from control.manifestfiles import VIEWER, Object, purpose, rule, rules_of
+from control.manifestfiles import VIEWER, ManifestFolder, Object, purpose, rule, rules_of
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.api.priority import BANDS
 
@@ -300,21 +300,9 @@ FILES = {
     "deployment.yaml": deployment,
     "protection.yaml": protection,
 }
-
-
-def texts() -> dict[str, str]:
-    """File name -> content."""
-    return manifestfiles.texts(FILES, _MODULE, ACCOUNT, once=("config.yaml",))
-
-
-def rights_texts() -> dict[str, str]:
-    """The same for deploy/manager-rights."""
-    return manifestfiles.rights_texts(FEATURES, _MODULE, ACCOUNT)
-
-
-def main(argv: list[str]) -> int:
-    return manifestfiles.main(argv, texts(), _MODULE, rights_texts())
+FOLDER = ManifestFolder(_MODULE, ACCOUNT, FILES, FEATURES, once=("config.yaml",))
+texts, rights_texts = FOLDER.texts, FOLDER.rights_texts
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(FOLDER.main())

@@ -81,9 +81,5 @@ def texts() -> dict[str, str]:
     return {**overlay, _PROFILE: manifestfiles.written_by(_MODULE) + profile()}
 
 
-def main(argv: list[str]) -> int:
-    return manifestfiles.main(argv, texts(), _MODULE)
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(manifestfiles.main(sys.argv[1:], texts(), _MODULE))

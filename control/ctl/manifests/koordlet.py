@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 
 from control import manifestfiles
-from control.manifestfiles import HostPath, Object, OptionalRights, Purpose, purpose, rule, rules_of
+from control.manifestfiles import HostPath, ManifestFolder, Object, OptionalRights, Purpose, purpose, rule, rules_of
 from koordlet.system.capabilities import CAPABILITIES
 
 ACCOUNT = "koordlet"
@@ -165,21 +165,9 @@ def daemonset() -> list[Object]:
 
 
 FILES = {"rbac.yaml": rbac, "daemonset.yaml": daemonset}
-
-
-def texts() -> dict[str, str]:
-    """File name -> content."""
-    return manifestfiles.texts(FILES, _MODULE, ACCOUNT)
-
-
-def rights_texts() -> dict[str, str]:
-    """The same for deploy/koordlet-rights."""
-    return manifestfiles.rights_texts(RIGHTS, _MODULE, ACCOUNT)
-
-
-def main(argv: list[str]) -> int:
-    return manifestfiles.main(argv, texts(), _MODULE, rights_texts())
+FOLDER = ManifestFolder(_MODULE, ACCOUNT, FILES, RIGHTS)
+texts, rights_texts = FOLDER.texts, FOLDER.rights_texts
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(FOLDER.main())

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import sys
 
-from control import manifestfiles
 from control.ctl.cluster.pods import KOORDLET_PORT, SCHEDULER_PORT
 from control.ctl.manifests.koordlet import ACCOUNT
-from control.manifestfiles import Object
+from control.manifestfiles import ManifestFolder, Object
 from koordlet.api.names import DEVICE_DRIVER, KOORDINATOR_NAMESPACE
 
 NAME = "koordlet-own-node"
@@ -122,16 +121,9 @@ def _with_binding(name: str, spec: Object) -> list[Object]:
 
 
 FILES = {"policy.yaml": policy, "pages.yaml": pages}
-
-
-def texts() -> dict[str, str]:
-    """File name -> content."""
-    return manifestfiles.texts(FILES, _MODULE, ACCOUNT)
-
-
-def main(argv: list[str]) -> int:
-    return manifestfiles.main(argv, texts(), _MODULE)
+FOLDER = ManifestFolder(_MODULE, ACCOUNT, FILES)
+texts = FOLDER.texts
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(FOLDER.main())

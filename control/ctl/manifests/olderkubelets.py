@@ -13,7 +13,7 @@ import sys
 
 from control import manifestfiles
 from control.ctl.manifests.koordlet import ACCOUNT
-from control.manifestfiles import Object, rule
+from control.manifestfiles import ManifestFolder, Object, rule
 
 SUFFIX = "older-kubelets"
 
@@ -26,16 +26,9 @@ def rbac() -> list[Object]:
 
 
 FILES = {"rbac.yaml": rbac}
-
-
-def texts() -> dict[str, str]:
-    """File name -> content."""
-    return manifestfiles.texts(FILES, _MODULE, ACCOUNT)
-
-
-def main(argv: list[str]) -> int:
-    return manifestfiles.main(argv, texts(), _MODULE)
+FOLDER = ManifestFolder(_MODULE, ACCOUNT, FILES)
+texts = FOLDER.texts
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(FOLDER.main())

@@ -52,9 +52,5 @@ def texts() -> dict[str, str]:
     return manifestfiles.overlay(_MODULE, "../koordlet", patch())
 
 
-def main(argv: list[str]) -> int:
-    return manifestfiles.main(argv, texts(), _MODULE)
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(manifestfiles.main(sys.argv[1:], texts(), _MODULE))

@@ -14,7 +14,7 @@ from control.component.rights import QUERIES
 from control.descheduler.config.model import COMPONENT
 from control.descheduler.config.shipped import configuration
 from control.descheduler.process.rights import FEATURES
-from control.manifestfiles import Object, purpose, rule, rules_of
+from control.manifestfiles import ManifestFolder, Object, purpose, rule, rules_of
 
 ACCOUNT = COMPONENT
 CONFIG = "descheduler-config"
@@ -96,21 +96,9 @@ FILES = {
     "deployment.yaml": deployment,
     "protection.yaml": protection,
 }
-
-
-def texts() -> dict[str, str]:
-    """File name -> content."""
-    return manifestfiles.texts(FILES, _MODULE, ACCOUNT)
-
-
-def feature_texts() -> dict[str, str]:
-    """The same for deploy/descheduler-rights."""
-    return manifestfiles.rights_texts(FEATURES, _MODULE, ACCOUNT)
-
-
-def main(argv: list[str]) -> int:
-    return manifestfiles.main(argv, texts(), _MODULE, feature_texts())
+FOLDER = ManifestFolder(_MODULE, ACCOUNT, FILES, FEATURES)
+texts, rights_texts = FOLDER.texts, FOLDER.rights_texts
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(FOLDER.main())

@@ -10,13 +10,13 @@ from __future__ import annotations
 import sys
 
 from control import manifestfiles
-from control.manifestfiles import Object, OptionalRights, purpose, rule, rules_of
+from control.manifestfiles import ManifestFolder, Object, OptionalRights, purpose, rule, rules_of
 from control.scheduler.config.shipped import SCHEDULER, configuration
 from control.scheduler.state.objects import TEMPLATES_CONFIG
 
 ACCOUNT = "koord-scheduler"
 CONFIG = "koord-scheduler-config"
-PORT, SECURE_PORT = 10251, 10259
+SECURE_PORT = 10259
 
 _MODULE = "control.scheduler.process.manifests"
 _READ = ["list", "watch"]
@@ -136,21 +136,9 @@ FILES = {
     "deployment.yaml": deployment,
     "protection.yaml": protection,
 }
-
-
-def texts() -> dict[str, str]:
-    """File name -> content."""
-    return manifestfiles.texts(FILES, _MODULE, ACCOUNT)
-
-
-def rights_texts() -> dict[str, str]:
-    """The same for deploy/scheduler-rights."""
-    return manifestfiles.rights_texts(RIGHTS, _MODULE, ACCOUNT)
-
-
-def main(argv: list[str]) -> int:
-    return manifestfiles.main(argv, texts(), _MODULE, rights_texts())
+FOLDER = ManifestFolder(_MODULE, ACCOUNT, FILES, RIGHTS)
+texts, rights_texts = FOLDER.texts, FOLDER.rights_texts
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(FOLDER.main())

@@ -62,7 +62,7 @@ def test_the_shipped_role_writes_nothing_but_reports() -> None:
 
 
 def test_the_folder_is_current() -> None:
-    texts = manifests.feature_texts()
+    texts = manifests.rights_texts()
     assert {path.name for path in FOLDER.iterdir()} == set(texts)
     for name, text in texts.items():
         assert (FOLDER / name).read_text() == text, "run python -m control.descheduler.process.manifests --rights"
