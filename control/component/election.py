@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
@@ -16,6 +17,11 @@ from koordlet.kube import Client, LeaderElector
 
 MAX_LEASE_OVERDUE_S: Final = 20.0
 """How long the renewal of the lease may be overdue before /healthz fails."""
+
+
+async def lead(elector: LeaderElector | None, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run `work` while this process leads: always without leader election."""
+    await (work() if elector is None else elector.run(work))
 
 
 def lease_elector(

@@ -30,6 +30,13 @@ def duplicate(path: str, value: Any) -> str:
     return f"{path}: Duplicate value: {shown(value)}"
 
 
+def unusable_name(path: str, name: str, seen: set[str]) -> list[str]:
+    """The error of a name that is empty or among those in `seen`, to which it is added."""
+    errors = [required(path)] if not name else [duplicate(path, name)] if name in seen else []
+    seen.add(name)
+    return errors
+
+
 def unsupported(path: str, value: Any, known: Sequence[str]) -> str:
     """The error for a value that is not one of `known`."""
     return f"{path}: Unsupported value: {shown(value)}: supported values: {', '.join(map(shown, sorted(known)))}"

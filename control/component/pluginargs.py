@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from control.component.errors import duplicate, invalid, required
+from koordlet.api.encoding import wire
 
 
 class NamedArguments(Protocol):
@@ -39,6 +42,21 @@ def arguments_by_plugin(
         else:
             args[entry.name] = decoded(entry, path)
     return args
+
+
+def shown_arguments(arguments: Mapping[str, Any], api_version: str) -> list[dict[str, Any]]:
+    """`pluginConfig` with these arguments by plugin, defaults included."""
+    return [
+        {
+            "name": name,
+            "args": {
+                "apiVersion": api_version,
+                "kind": f"{name}Args",
+                **msgspec.to_builtins(args, enc_hook=wire.enc_hook),
+            },
+        }
+        for name, args in sorted(arguments.items())
+    ]
 
 
 def arguments_body(

@@ -152,7 +152,7 @@ class QuotaForest:
             return
         pod.assigned = assigned
         if pod.quota is not None:
-            self._count_used(pod.quota, pod, 1 if assigned else -1)
+            self._count(pod.quota, pod, 1 if assigned else -1, used=True)
 
     def pod(self, uid: str) -> QuotaPod | None:
         return self._pods.get(uid)
@@ -164,37 +164,30 @@ class QuotaForest:
             return
         pod.counted = masked(pod.request, quota.max)
         quota.pods[pod.uid] = pod
-        self._count_request(quota, pod, 1)
+        self._count(quota, pod, 1, used=False)
         if pod.assigned:
-            self._count_used(quota, pod, 1)
+            self._count(quota, pod, 1, used=True)
 
     def _leave(self, pod: QuotaPod) -> None:
         quota = pod.quota
         if quota is None:
             return
         if pod.assigned:
-            self._count_used(quota, pod, -1)
-        self._count_request(quota, pod, -1)
+            self._count(quota, pod, -1, used=True)
+        self._count(quota, pod, -1, used=False)
         del quota.pods[pod.uid]
         pod.quota = None
 
-    def _count_request(self, quota: QuotaFigures, pod: QuotaPod, sign: int) -> None:
+    def _count(self, quota: QuotaFigures, pod: QuotaPod, sign: int, *, used: bool) -> None:
+        """Add the pod's amounts to what is used, or requested."""
         delta = _signed(pod, sign)
         np_delta = delta if pod.non_preemptible else {}
         if self._stale:
-            add_to(quota.self_request, delta)
-            add_to(quota.self_np_request, np_delta)
-        else:
-            self._call(REQUEST_DELTA, self._tree_of(quota).count_request, quota, delta, np_delta)
-
-    def _count_used(self, quota: QuotaFigures, pod: QuotaPod, sign: int) -> None:
-        delta = _signed(pod, sign)
-        np_delta = delta if pod.non_preemptible else {}
-        if self._stale:
-            add_to(quota.self_used, delta)
-            add_to(quota.self_np_used, np_delta)
-        else:
-            self._call(USED_DELTA, self._tree_of(quota).count_used, quota, delta, np_delta)
+            add_to(quota.self_used if used else quota.self_request, delta)
+            add_to(quota.self_np_used if used else quota.self_np_request, np_delta)
+            return
+        tree, operation = self._tree_of(quota), USED_DELTA if used else REQUEST_DELTA
+        self._call(operation, tree.count_used if used else tree.count_request, quota, delta, np_delta)
 
     # Which quota
 

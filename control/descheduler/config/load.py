@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from control.component.errors import ConfigurationError, duplicate, invalid, required
-from control.component.pluginargs import arguments_body, arguments_by_plugin
+from control.component.errors import ConfigurationError, duplicate, invalid, unusable_name
+from control.component.pluginargs import arguments_body, arguments_by_plugin, shown_arguments
 from control.component.reading import Reader, parse
 from control.component.settings import check_connection, check_lease
 from control.descheduler.config.addresses import completed_address
@@ -108,17 +108,7 @@ def shown(settings: DeschedulerSettings) -> dict[str, Any]:
             name: {"enabled": [{"name": plugin} for plugin in plugins], "disabled": [{"name": "*"}]}
             for name, plugins in configuration.enabled.items()
         }
-        profile["pluginConfig"] = [
-            {
-                "name": name,
-                "args": {
-                    "apiVersion": API_VERSION,
-                    "kind": f"{name}Args",
-                    **msgspec.to_builtins(args, enc_hook=wire.enc_hook),
-                },
-            }
-            for name, args in sorted(configuration.args.items())
-        ]
+        profile["pluginConfig"] = shown_arguments(configuration.args, API_VERSION)
     return document
 
 
@@ -146,11 +136,7 @@ def _check(configuration: DeschedulerConfiguration, errors: list[str]) -> None:
     names: set[str] = set()
     for index, profile in enumerate(configuration.profiles):
         where = f"profiles[{index}]"
-        if not profile.name:
-            errors.append(required(f"{where}.name"))
-        elif profile.name in names:
-            errors.append(duplicate(f"{where}.name", profile.name))
-        names.add(profile.name)
+        errors += unusable_name(f"{where}.name", profile.name, names)
         errors += selector_errors(profile.node_selector, f"{where}.nodeSelector")
 
 

@@ -67,8 +67,9 @@ class DeschedulerPlugin(ABC):
     strict_args: ClassVar[bool] = True
     """Whether unknown fields of the arguments are errors. The plugins of Kubernetes' descheduler ignore them."""
 
-    @abstractmethod
-    def __init__(self, args: Any, handle: PluginHandle) -> None: ...
+    def __init__(self, args: Any, handle: PluginHandle) -> None:
+        self._args = args
+        self._handle = handle
 
     async def start(self) -> None:
         """Called when this replica becomes the leader, with complete caches."""

@@ -9,7 +9,6 @@ import msgspec
 
 from control.component.errors import duplicate, invalid, required
 from control.descheduler.framework.fit import FitTable
-from control.descheduler.framework.handle import PluginHandle
 from control.descheduler.framework.plugin import BalancePlugin
 from control.descheduler.plugins.selectionargs import SelectionArgs
 from control.descheduler.state.cluster import NodeRecord
@@ -59,10 +58,7 @@ class FragmentationAware(BalancePlugin):
 
     name = "FragmentationAware"
     args_type = FragmentationAwareArgs
-
-    def __init__(self, args: FragmentationAwareArgs, handle: PluginHandle) -> None:
-        self._args = args
-        self._handle = handle
+    _args: FragmentationAwareArgs
 
     async def balance(self, nodes: Sequence[NodeRecord]) -> None:
         args = self._args

@@ -18,7 +18,6 @@ from control.descheduler.config.selection import (
     pod_selector_errors,
 )
 from control.descheduler.config.selectors import selector_errors
-from control.descheduler.framework.handle import PluginHandle
 from control.descheduler.framework.plugin import BalancePlugin, PluginArgs
 from control.descheduler.plugins.fragmentationaware import resource_list_errors
 from control.descheduler.state.cluster import NodeRecord
@@ -82,10 +81,7 @@ class ScaleDownBinPack(BalancePlugin):
 
     name = "ScaleDownBinPack"
     args_type = ScaleDownBinPackArgs
-
-    def __init__(self, args: ScaleDownBinPackArgs, handle: PluginHandle) -> None:
-        self._args = args
-        self._handle = handle
+    _args: ScaleDownBinPackArgs
 
     async def balance(self, nodes: Sequence[NodeRecord]) -> None:
         args = self._args

@@ -18,7 +18,7 @@ from control.component import configfile
 from control.component.certificate import reloaded, secure_certificate
 from control.component.clientgonames import ClientGoNames, register_build_info
 from control.component.connection import client_config, delegated_auth
-from control.component.election import lease_elector
+from control.component.election import lead, lease_elector
 from control.component.metricsreset import reset_route
 from control.component.pages import ComponentPages, configz, debug_flags, host_and_port, integer, set_verbosity
 from control.component.rights import RightsCheck
@@ -193,7 +193,7 @@ class Descheduler:
                 registry=self.registry,
             )
         )
-        runner.spawn("descheduling", self._lead)
+        runner.spawn("descheduling", lambda: lead(self.elector, self._deschedule))
         log.info("Starting koord-descheduler", profiles=",".join(profile.name for profile in self.profiles))
         for name in unused(self.options):
             log.warning("Flag has no effect in this build", flag=f"--{name}")
@@ -214,12 +214,6 @@ class Descheduler:
 
     async def _synced(self) -> None:
         await caches_synced(self.objects, self.parts.clock, self.registry)
-
-    async def _lead(self) -> None:
-        if self.elector is None:
-            await self._deschedule()
-        else:
-            await self.elector.run(self._deschedule)
 
     async def _deschedule(self) -> None:
         try:

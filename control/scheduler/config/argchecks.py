@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from control.component.errors import duplicate, invalid, required, unsupported
+from control.component.errors import duplicate, invalid, required, unsupported, unusable_name
 from control.scheduler.config import args as a
 from control.scheduler.config import hookfactories
 from koordlet.api.core.selectors import NodeAffinity, NodeSelectorTerm
@@ -266,11 +266,7 @@ def _hooks(path: str, hooks: Sequence[a.HookPluginConf]) -> Errors:
     keys: set[str] = set()
     for index, hook in enumerate(hooks):
         where = f"{path}[{index}]"
-        if not hook.key:
-            yield required(f"{where}.key")
-        elif hook.key in keys:
-            yield duplicate(f"{where}.key", hook.key)
-        keys.add(hook.key)
+        yield from unusable_name(f"{where}.key", hook.key, keys)
         if not hook.factory_key:
             yield required(f"{where}.factoryKey")
         elif hook.factory_key not in factories:

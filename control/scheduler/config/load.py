@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from control.component.errors import ConfigurationError, duplicate, invalid, required
-from control.component.pluginargs import arguments_body, arguments_by_plugin
+from control.component.errors import ConfigurationError, duplicate, invalid, unusable_name
+from control.component.pluginargs import arguments_body, arguments_by_plugin, shown_arguments
 from control.component.reading import Reader, parse
 from control.component.settings import check_connection, check_lease
 from control.scheduler.config.argchecks import check
@@ -100,17 +100,7 @@ def shown(settings: SchedulerSettings) -> dict[str, Any]:
             for point, names in effective.enabled.points.items()
         }
         profile["plugins"] = points
-        profile["pluginConfig"] = [
-            {
-                "name": name,
-                "args": {
-                    "kind": type(args).__name__,
-                    "apiVersion": API_VERSION,
-                    **msgspec.to_builtins(args, enc_hook=wire.enc_hook),
-                },
-            }
-            for name, args in sorted(effective.args.items())
-        ]
+        profile["pluginConfig"] = shown_arguments(effective.args, API_VERSION)
     return document
 
 
@@ -143,11 +133,7 @@ def check_configuration(configuration: Configuration) -> list[str]:
     names: set[str] = set()
     for index, profile in enumerate(configuration.profiles):
         where = f"profiles[{index}]"
-        if not profile.scheduler_name:
-            errors.append(required(f"{where}.schedulerName"))
-        elif profile.scheduler_name in names:
-            errors.append(duplicate(f"{where}.schedulerName", profile.scheduler_name))
-        names.add(profile.scheduler_name)
+        errors += unusable_name(f"{where}.schedulerName", profile.scheduler_name, names)
         if profile.percentage_of_nodes_to_score is not None:
             _check_percentage(f"{where}.percentageOfNodesToScore", profile.percentage_of_nodes_to_score, errors)
     return errors

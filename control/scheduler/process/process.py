@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from control.component import configfile
 from control.component.certificate import reloaded, secure_certificate
 from control.component.connection import client_config, delegated_auth
-from control.component.election import lease_elector
+from control.component.election import lead, lease_elector
 from control.component.metricsreset import reset_route
 from control.component.pages import (
     ComponentPages,
@@ -164,19 +164,13 @@ class Scheduler:
         if not self.settings.configuration.delay_cache_until_active:
             runner.add(objects)
             runner.add(StartupStep("caches-synced", self._synced))
-        runner.spawn("scheduling", self._lead)
+        runner.spawn("scheduling", lambda: lead(self.elector, self._schedule))
         log.info("Starting koord-scheduler", profiles=",".join(self.assembly.frameworks))
         for gate in self._gates_without_effect:
             log.warning("Feature gate has no effect in this build", gate=gate)
         for name in unused(self.options):
             log.warning("Flag has no effect in this build", flag=f"--{name}")
         return await runner.run()
-
-    async def _lead(self) -> None:
-        if self.elector is None:
-            await self._schedule()
-        else:
-            await self.elector.run(self._schedule)
 
     async def _schedule(self) -> None:
         if self.settings.configuration.delay_cache_until_active:

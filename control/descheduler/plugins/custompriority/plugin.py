@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from control.descheduler.framework.handle import PluginHandle
 from control.descheduler.framework.plugin import BalancePlugin
 from control.descheduler.plugins.custompriority.args import DRAIN_NODE, CustomPriorityArgs, EvictionClass
 from control.descheduler.plugins.custompriority.targets import TargetNodes, requested_on
@@ -28,10 +27,7 @@ class CustomPriority(BalancePlugin):
 
     name = "CustomPriority"
     args_type = CustomPriorityArgs
-
-    def __init__(self, args: CustomPriorityArgs, handle: PluginHandle) -> None:
-        self._args = args
-        self._handle = handle
+    _args: CustomPriorityArgs
 
     async def balance(self, nodes: Sequence[NodeRecord]) -> None:
         args = self._args

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from control.descheduler.config.selection import NamespaceRule, considered, namespace_errors
 from control.descheduler.config.selectors import selector_errors
-from control.descheduler.framework.handle import PluginHandle
 from control.descheduler.framework.plugin import DeschedulerPlugin, PluginArgs
 from control.descheduler.state.cluster import NodeRecord
 from control.descheduler.state.pods import PodRecord
@@ -30,10 +29,6 @@ class UpstreamPlugin(DeschedulerPlugin):
     """Base of these plugins. Unknown arguments are ignored, as in Koordinator."""
 
     strict_args: ClassVar[bool] = False
-
-    def __init__(self, args: Any, handle: PluginHandle) -> None:
-        self._args = args
-        self._handle = handle
 
     def chosen(self, pod: PodRecord) -> bool:
         """Whether namespaces and label selector of the arguments select the pod, and it may be evicted."""
