@@ -33,6 +33,16 @@ DEFAULT_USER_HZ = 100
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+class _HasFeature:
+    """Whether there is the feature that is named like the attribute."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, facts: HostFacts, owner: type) -> bool:
+        return facts.has(self._name)
+
+
 @dataclass(frozen=True, slots=True)
 class HostFacts:
     """The boolean properties are entries of `features`; `reasons()` explains each that is false."""
@@ -62,38 +72,15 @@ class HostFacts:
     def has(self, name: str) -> bool:
         return bool(self.features[name])
 
-    @property
-    def root(self) -> bool:
-        return self.has("root")
-
-    @property
-    def psi(self) -> bool:
-        return self.has("psi")
-
-    @property
-    def btf(self) -> bool:
-        return self.has("btf")
-
-    @property
-    def bpffs(self) -> bool:
-        return self.has("bpffs")
-
-    @property
-    def cgroup2(self) -> bool:
-        """A cgroup2 tree is mounted, alone or beside v1 hierarchies."""
-        return self.has("cgroup2")
-
-    @property
-    def core_sched(self) -> bool:
-        return self.has("core_sched")
-
-    @property
-    def resctrl(self) -> bool:
-        return self.has("resctrl")
-
-    @property
-    def anolis(self) -> bool:
-        return self.has("anolis")
+    root = _HasFeature()
+    psi = _HasFeature()
+    btf = _HasFeature()
+    bpffs = _HasFeature()
+    cgroup2 = _HasFeature()
+    """A cgroup2 tree is mounted, alone or beside v1 hierarchies."""
+    core_sched = _HasFeature()
+    resctrl = _HasFeature()
+    anolis = _HasFeature()
 
     def reasons(self) -> dict[str, str]:
         """Every missing feature with its reason."""

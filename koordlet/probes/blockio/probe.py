@@ -17,7 +17,7 @@ from koordlet.probes.blockio.snapshot import BlockIOSnapshot, IoLosses
 from koordlet.probes.columns import Ints, sum_by
 from koordlet.probes.culprits.owners import OwnerIds
 from koordlet.probes.culprits.reader import MatrixLosses, MatrixReader
-from koordlet.probes.culprits.rows import set_rows, share
+from koordlet.probes.culprits.rows import CulpritSizes, set_rows
 from koordlet.probes.culprits.slots import SPECIALS, TAG, SlotTable
 from koordlet.probes.layouts import (
     BLOCK_IO_VERSION,
@@ -45,9 +45,6 @@ from koordlet.probes.status import ProbeStatus
 from koordlet.system.proc.sysctl import read_sysctl
 
 PROBE = "block_io"
-MAX_ROWS, MAX_PAIRS = 8, 131072
-"""Rows of counters, and pairs of the culprit matrix of all CPUs together: on larger machines too, where CPUs share
-rows, because an atomic addition costs little beside a request to a disk."""
 SUMMED = tuple(name for name in IO_STATS.names or () if name != "reserved")
 QUEUE = "block_bio_queue"
 SPLIT = "block_split"
@@ -61,28 +58,14 @@ KPTR_HIDDEN_FROM_ALL = 2
 
 
 @dataclass(frozen=True, slots=True)
-class IoSizes:
-    """How large the tables are; all but `cpus` and `rows` powers of two. They take
-    ``rows*1024*(pairs+16) + 24*cpus*matrix + 16*pairs + 24*bios + 40*requests + 100 kB`` of kernel memory."""
+class IoSizes(CulpritSizes):
+    """The tables take ``rows*1024*(pairs+16) + 24*cpus*matrix + 16*pairs + 24*bios + 40*requests + 100 kB`` of kernel
+    memory, resident in koordlet, which maps them: about 3 MB on two CPUs, 10 MB on eight, 13 MB from 32 CPUs on."""
 
-    cpus: int
     pairs: int = 1024
     """(cgroup, disk) that are counted separately."""
-    matrix: int = 4096
-    """Entries of the culprit matrix per CPU."""
     bios: int = 8192
     requests: int = 4096
-    rows: int = 0
-    """0 = one for each CPU, at most `MAX_ROWS`."""
-
-    def __post_init__(self) -> None:
-        if self.rows == 0:
-            object.__setattr__(self, "rows", min(self.cpus, MAX_ROWS))
-
-    @classmethod
-    def of(cls, cpus: int) -> IoSizes:
-        """About 3 MB on two CPUs, 10 MB on eight, 13 MB from 32 CPUs on: resident in koordlet, which maps them."""
-        return cls(cpus, matrix=min(4096, share(MAX_PAIRS, cpus)))
 
     def entries(self) -> dict[str, int]:
         """Map name -> entries."""

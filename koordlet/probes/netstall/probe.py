@@ -14,7 +14,7 @@ import numpy as np
 from koordlet.probes.columns import sum_by
 from koordlet.probes.culprits.owners import OwnerIds
 from koordlet.probes.culprits.reader import MatrixLosses, MatrixReader
-from koordlet.probes.culprits.rows import set_rows, share
+from koordlet.probes.culprits.rows import CulpritSizes, set_rows
 from koordlet.probes.culprits.slots import SPECIALS, TAG, SlotTable
 from koordlet.probes.layouts import NET_CONFIG, NET_CPU, NET_STALL_VERSION, NET_STATS
 from koordlet.probes.loading import libbpf
@@ -34,9 +34,6 @@ from koordlet.probes.netstall.snapshot import SUMMED, NetLosses, NetStallSnapsho
 from koordlet.probes.status import ProbeStatus
 
 PROBE = "net_stall"
-MAX_ROWS, MAX_PAIRS = 8, 131072
-"""Rows of counters, and pairs of the culprit matrix of all CPUs together: on larger machines too, where CPUs share
-rows, because an atomic addition costs little beside a packet."""
 REQUIRED = ("softirq_entry", "softirq_exit", "tcp_retransmit_skb")
 OPTIONAL = {
     "netif_receive_skb": "no receivers of softirq time",
@@ -53,25 +50,11 @@ ORIGIN_UNKNOWN = "softirqs that a task raises are attributed to their receivers"
 
 
 @dataclass(frozen=True, slots=True)
-class NetSizes:
-    """How large the tables are; all but `cpus` and `rows` powers of two. They take
-    ``rows*320*(owners+16) + cpus*(24*matrix + 64) + 8*owners`` bytes of kernel memory."""
+class NetSizes(CulpritSizes):
+    """The tables take ``rows*320*(owners+16) + cpus*(24*matrix + 64) + 8*owners`` bytes of kernel memory: under 1 MB on
+    two CPUs, 8 MB from 32 CPUs on."""
 
-    cpus: int
     owners: int = 1024
-    matrix: int = 4096
-    """Entries of the culprit matrix per CPU."""
-    rows: int = 0
-    """0 = one for each CPU, at most `MAX_ROWS`."""
-
-    def __post_init__(self) -> None:
-        if self.rows == 0:
-            object.__setattr__(self, "rows", min(self.cpus, MAX_ROWS))
-
-    @classmethod
-    def of(cls, cpus: int) -> NetSizes:
-        """Under 1 MB on two CPUs, 8 MB from 32 CPUs on."""
-        return cls(cpus, matrix=min(4096, share(MAX_PAIRS, cpus)))
 
     def entries(self) -> dict[str, int]:
         """Map name -> entries."""

@@ -6,13 +6,17 @@ means "not set".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from koordlet.api.hooks.api_pb2 import (
     ContainerResourceHookRequest,
     ContainerResourceHookResponse,
     LinuxContainerResources,
     PodSandboxHookRequest,
     PodSandboxHookResponse,
+    PodSandboxMetadata,
 )
+from koordlet.qosmanager.engine.view import PodView
 from koordlet.runtimehooks.contexts import container_id, pod_of
 from koordlet.runtimehooks.stages import HookAnswer, HookContainer, HookContext, RequestedResources
 from koordlet.system.cgroup.codecs import CFS_PERIOD_US, UNLIMITED
@@ -20,34 +24,25 @@ from koordlet.system.cgroup.codecs import CFS_PERIOD_US, UNLIMITED
 
 def sandbox_context(request: PodSandboxHookRequest, directory: str = "") -> HookContext:
     """`directory`: that of the pod, if the request has none. Raises HookError for an invalid one."""
-    meta = request.pod_meta
-    pod = pod_of(
-        meta.name,
-        meta.namespace,
-        meta.uid,
-        request.labels,
-        request.annotations,
-        request.cgroup_parent or directory,
-        handler=request.runtime_handler,
+    parent = request.cgroup_parent or directory
+    return HookContext(
+        _pod(request.pod_meta, request.labels, request.annotations, parent, handler=request.runtime_handler)
     )
-    return HookContext(pod)
 
 
 def container_context(request: ContainerResourceHookRequest, runtime: str, directory: str) -> HookContext:
     """As `sandbox_context`; `runtime` is that of the node."""
-    meta = request.pod_meta
-    container = request.container_meta
-    pod = pod_of(
-        meta.name,
-        meta.namespace,
-        meta.uid,
-        request.pod_labels,
-        request.pod_annotations,
-        request.pod_cgroup_parent or directory,
-    )
+    container, parent = request.container_meta, request.pod_cgroup_parent or directory
+    pod = _pod(request.pod_meta, request.pod_labels, request.pod_annotations, parent)
     digest = container_id(runtime, container.id, request.pod_annotations)
     requested = requested_resources(request.container_resources)
     return HookContext(pod, HookContainer(container.name, digest, requested, request.container_envs))
+
+
+def _pod(
+    meta: PodSandboxMetadata, labels: Mapping[str, str], annotations: Mapping[str, str], parent: str, handler: str = ""
+) -> PodView:
+    return pod_of(meta.name, meta.namespace, meta.uid, labels, annotations, parent, handler=handler)
 
 
 def requested_resources(resources: LinuxContainerResources) -> RequestedResources:
