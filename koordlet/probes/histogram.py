@@ -37,9 +37,3 @@ def quantiles(hist: npt.ArrayLike, q: float) -> npt.NDArray[np.float64]:
     with np.errstate(invalid="ignore", divide="ignore"):
         value = _STARTS_NS[bucket] + (_ENDS_NS[bucket] - _STARTS_NS[bucket]) * inside / counts[row, bucket]
     return np.where(total[:, 0] > 0, value, np.nan)
-
-
-def quantile(hist: npt.ArrayLike, q: float) -> float | None:
-    """`quantiles` of one histogram (``[BUCKETS]``), None when it is empty."""
-    value = float(quantiles(np.asarray(hist)[np.newaxis, :], q)[0])
-    return None if np.isnan(value) else value

@@ -23,7 +23,6 @@ from runtimeproxy.hooks.stages import HookFailurePolicy
 
 log = get_logger(__name__)
 
-DIRECTORY = Path("/etc/runtime/hookserver.d")
 SUFFIX = "json"
 """Without a dot: `xjson` is a registration, `x.json.bak` is not."""
 MAX_BYTES = 1 << 20

@@ -21,12 +21,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from koordlet.probes.blockio import probe as blockio
-from koordlet.probes.loading import libbpf
 from koordlet.probes.loading.frame import ProbeEnvironment
 from koordlet.probes.netstall import probe as netstall
 from koordlet.system.cpu.possible import possible_cpus
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
+from tests.koordlet.probes.bpfstats import timed_programs
 from tests.scale.bench_probes import ns_per_run, quartile
 from tests.scale.figures import Figure, report
 
@@ -70,7 +70,7 @@ def main() -> int:
         try:
             for _ in range(options.rounds):
                 before = [*disks.programs(), *nets.programs()]
-                with libbpf.enable_stats():
+                with timed_programs():
                     read_disk(disk)
                     talk()
                 for name, ns in ns_per_run(before, [*disks.programs(), *nets.programs()]).items():

@@ -19,13 +19,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from koordlet.probes import oom
-from koordlet.probes.loading import libbpf
 from koordlet.probes.loading.frame import ProbeEnvironment
 from koordlet.probes.memstall import probe as memstall
 from koordlet.probes.memstall.snapshot import diff
 from koordlet.system.cpu.possible import possible_cpus
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
+from tests.koordlet.probes.bpfstats import timed_programs
 from tests.scale.bench_probes import RUN_BUDGET_NS, Yardstick, build_pingpong, ns_per_run, pingpong, quartile
 from tests.scale.figures import ROOT, Figure, report
 
@@ -55,7 +55,7 @@ def at_switch(place: ProbeEnvironment, rounds: int, binary: Path) -> tuple[dict[
             loaded = Yardstick("empty", "sched_switch") if name == "empty" else memstall.load_core(place)
             trips[name].append(pingpong(binary))
             before = loaded.programs()
-            with libbpf.enable_stats():
+            with timed_programs():
                 pingpong(binary)
             ns_by_program = ns_per_run(before, loaded.programs())
             runs[name].append(ns_by_program["stall_switch" if name == "mem_stall" else "sched_switch"])
@@ -80,7 +80,7 @@ def at_reclaim(place: ProbeEnvironment) -> dict[str, float]:
         (memory / ("memory.max" if place.cgroup_v2 else "memory.limit_in_bytes")).write_text(str(LIMIT))
         before = [*stalls.programs(), *kills.programs()]
         start = stalls.read()
-        with libbpf.enable_stats():
+        with timed_programs():
             code = CYCLE.format(paths=[os.fspath(path) for path in paths])
             subprocess.run([sys.executable, "-S", "-c", code], check=True)
         window = diff(start, stalls.read())

@@ -33,6 +33,7 @@ from koordlet.probes.schedlatency.sizes import Sizes
 from koordlet.system.cpu.possible import possible_cpus
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
+from tests.koordlet.probes.bpfstats import timed_programs
 from tests.scale.figures import ROOT, Figure, report
 
 RUN_BUDGET_NS = 90
@@ -115,7 +116,7 @@ def measure(host: Host, binary: Path, rounds: int) -> tuple[dict[str, float], di
             if loaded is None:
                 continue
             before = loaded.programs()
-            with libbpf.enable_stats():
+            with timed_programs():
                 pingpong(binary)
             for program, ns in ns_per_run(before, loaded.programs()).items():
                 runs[name][program].append(ns)

@@ -13,7 +13,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import aiohttp
 
@@ -39,13 +39,6 @@ class PageSource:
 
     url: str
     session: aiohttp.ClientSession | None = None
-
-
-class Sources(Protocol):
-    """Where koordlet and the scheduler are reached."""
-
-    def koordlet(self, node: str) -> AbstractAsyncContextManager[PageSource]: ...
-    def scheduler(self) -> AbstractAsyncContextManager[PageSource]: ...
 
 
 @dataclass(frozen=True)

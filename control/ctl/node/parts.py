@@ -379,8 +379,6 @@ PARTS = (
         second=True,
     ),
 )
-NAMES = tuple(part.name for part in PARTS if not part.second)
-"""The parts of a single node."""
 INSTALLED = ("manager", "scheduler", "koordlet")
 """What an installation from deploy/ brings, and a bare node lacks."""
 

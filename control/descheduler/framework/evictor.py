@@ -100,11 +100,6 @@ class EvictionProxy:
     def node_limit_exceeded(self, node: str) -> bool:
         return self._limiter.node_limit_exceeded(node)
 
-    @property
-    def total_evicted(self) -> int:
-        """Evictions in this pass, of all profiles."""
-        return self._limiter.total
-
 
 class PluginEvictor:
     """The proxy for one plugin: fills in the plugin's name."""

@@ -22,8 +22,6 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 """Shape (rows, 2): cpu, memory."""
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-CPU: Final = 0
-MEMORY: Final = 1
 ZERO: Final[Amounts] = (0, 0)
 UNIT: Final[Ints] = np.array([10**6, 10**3], dtype=np.int64)
 """One unit as an amount: one milli-core, one byte."""

@@ -9,7 +9,7 @@ colocationprofile controller share this module and apply different parts.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,7 +23,6 @@ from koordlet.api.encoding.strategicmerge import MergeSchema, StrategicPatchErro
 from koordlet.api.meta import SelectorError
 
 Labels = Mapping[str, str]
-Profiles = Sequence[ClusterColocationProfile]
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 

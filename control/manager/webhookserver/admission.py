@@ -30,7 +30,7 @@ from koordlet.api.encoding.base import Struct
 T = TypeVar("T", bound=msgspec.Struct)
 
 VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
-CREATE, UPDATE, DELETE, CONNECT = "CREATE", "UPDATE", "DELETE", "CONNECT"
+CREATE, UPDATE, DELETE = "CREATE", "UPDATE", "DELETE"
 
 
 class GroupVersionKind(Struct):

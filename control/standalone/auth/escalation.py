@@ -6,15 +6,10 @@ have the rights of its role, which must exist, or the verb `bind` on it. Called 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from control.standalone import errors
 from control.standalone.auth.rbac import BINDINGS, CLUSTER_BINDINGS, CLUSTER_ROLES, GROUP, RBAC, ROLES, SUPERUSERS
 from control.standalone.auth.rules import show, uncovered
 from control.standalone.policyinterfaces import AdmissionAttributes, AuthzAttributes
-
-Json = Mapping[str, Any]
 
 
 def check(rbac: RBAC, request: AdmissionAttributes) -> None:

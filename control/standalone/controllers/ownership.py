@@ -13,8 +13,6 @@ from control.standalone.selectors import label_selector
 
 Json = dict[str, Any]
 
-POD = "/pods"
-
 
 def reference(owner: Mapping[str, Any]) -> Json:
     """The controller reference to `owner`."""

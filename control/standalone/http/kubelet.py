@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import Any
 from urllib.parse import urlencode
 
 import aiohttp
@@ -21,8 +20,6 @@ from control.standalone.http.requestinfo import RequestInfo
 from control.standalone.kinds import NODE, POD
 from control.standalone.registry import ObjectRegistry
 from control.standalone.streams.upgrade import CONNECT_SECONDS, Endpoint
-
-Json = dict[str, Any]
 
 _LOG_PARAMETERS = (
     "follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes", "stream",

@@ -12,7 +12,6 @@ from aiohttp import web
 
 from control.standalone.errors import StatusError
 
-Json = dict[str, Any]
 JSON = "application/json"
 GZIP_MIN_BYTES = 128 * 1024
 """Smaller bodies are not compressed: on a fast network it would cost more time than it saves."""

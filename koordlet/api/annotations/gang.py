@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import Final
 
 from koordlet.api import names
 from koordlet.api.annotations._base import SETTING, Annotation, Map, TextLimits, integer
 from koordlet.api.encoding.base import Frozen
 from koordlet.api.encoding.fields import written
 from koordlet.api.encoding.wire import Duration, WireError
-
-T = TypeVar("T")
 
 MODE_STRICT: Final = "Strict"
 MODE_NON_STRICT: Final = "NonStrict"

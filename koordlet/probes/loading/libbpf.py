@@ -15,8 +15,7 @@ import errno
 import os
 import struct
 from collections import deque
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ _BTF_KIND_TYPEDEF = 8
 _BTF_KIND_FUNC = 12
 _BTF_KIND_VAR = 14
 _BTF_KIND_DATASEC = 15
-_BPF_STATS_RUN_TIME = 0
 _DEBUG = 2
 
 
@@ -151,7 +149,7 @@ class MapInfo:
 
 @dataclass(frozen=True, slots=True)
 class ProgramStats:
-    """Cumulative since load; both zero unless statistics were on while it ran (`enable_stats`)."""
+    """Cumulative since load; both zero unless statistics were on while it ran (kernel.bpf_stats_enabled)."""
 
     name: str
     run_ns: int
@@ -357,16 +355,6 @@ def link_stats(fd: int) -> ProgramStats:
     finally:
         os.close(program)
     return ProgramStats(info.name.decode(), info.run_time_ns, info.run_cnt, info.recursion_misses)
-
-
-@contextmanager
-def enable_stats() -> Iterator[None]:
-    """While open, the kernel times every run of every program (kernel.bpf_stats_enabled, about 20 ns per run)."""
-    fd = _call("enable statistics", "bpf_enable_stats", _BPF_STATS_RUN_TIME)
-    try:
-        yield
-    finally:
-        os.close(fd)
 
 
 def kernel_has_function(name: str) -> bool:

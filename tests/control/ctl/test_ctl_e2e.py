@@ -17,13 +17,14 @@ import yaml
 from control import processid
 from control.ctl.demo.workload import Kubectl
 from control.ctl.node import preflight, processes
-from control.ctl.node.parts import NAMES, Layout
+from control.ctl.node.parts import PARTS, Layout
 from control.processid import ProcessId
 from control.standalone.kubelet.cgroups.directories import CgroupTree
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kernel, pytest.mark.kubectl]
 
+NAMES = tuple(part.name for part in PARTS if not part.second)
 PINS = Path(f"/sys/fs/bpf/koordctl-test-{os.getpid()}")
 POD = {
     "apiVersion": "v1",

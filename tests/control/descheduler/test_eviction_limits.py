@@ -63,7 +63,7 @@ def test_evictions_are_charged_only_when_they_succeed_and_in_dry_runs() -> None:
     world.evictor.failing = {"a"}
     evictor = PluginEvictor(world.proxy, "Tester")
     assert asyncio.run(evictor.evict(first, "why")) is False
-    assert world.proxy.total_evicted == 0
+    assert world.limiter.total == 0
     assert asyncio.run(evictor.evict(second, "why")) is True
     assert asyncio.run(evictor.evict(second, "why")) is False
     ((pod, options),) = world.evictor.evicted

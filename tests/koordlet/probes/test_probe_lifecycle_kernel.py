@@ -17,7 +17,6 @@ import pytest
 
 from koordlet.probes.culprits.slots import SPECIAL_KEYS
 from koordlet.probes.layouts import CULPRIT_ENTRY
-from koordlet.probes.loading import libbpf
 from koordlet.probes.loading.bpffs import READY
 from koordlet.probes.loading.frame import ProbeError
 from koordlet.probes.openprobes import FIRST, STARTING, ProbeSet, begin_probes
@@ -27,6 +26,7 @@ from koordlet.probes.schedlatency.snapshot import diff
 from koordlet.system.cgroup.tree import cgroup_id
 from koordlet.system.host import Host
 from koordlet.system.kernel import Feature
+from tests.koordlet.probes.bpfstats import timed_programs
 from tests.koordlet.probes.opening import loaded_sched_latency, open_probes
 
 pytestmark = pytest.mark.kernel
@@ -296,7 +296,7 @@ def test_run_statistics_count_every_run(
 ) -> None:
     source = loaded_sched_latency(probes)
     assert source is not None
-    with libbpf.enable_stats():
+    with timed_programs():
         before = {stats.name: stats for stats in source.programs()}
         sleeper = group("sleeper")
         pid = sleeper.run("while True: time.sleep(0.002)")
