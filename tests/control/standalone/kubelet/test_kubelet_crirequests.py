@@ -294,19 +294,19 @@ async def soon(done: Callable[[], Any]) -> None:
 @pytest.mark.parametrize("served", [True, False], ids=["events", "polling"])
 async def test_an_end_is_reported_once(fake: FakeCri, runtime: Any, tmp_path: Path, served: bool) -> None:
     fake.events = asyncio.Queue() if served else None
-    cri = runtime()
+    cri_runtime = runtime()
     ended: list[Any] = []
-    cri.on_exit(ended.append)
-    await cri.load()
-    await cri.run_sandbox(SandboxConfig("s", "u1", "pod/s", "web", "shop", log_dir=tmp_path / "logs"))
-    info = await cri.start(container(tmp_path))
+    cri_runtime.on_exit(ended.append)
+    await cri_runtime.load()
+    await cri_runtime.run_sandbox(SandboxConfig("s", "u1", "pod/s", "web", "shop", log_dir=tmp_path / "logs"))
+    info = await cri_runtime.start(container(tmp_path))
     assert info.running and info.cgroup == f"kubepods/besteffort/podu1/{info.id}"
     fake.containers[info.id].state = cri.CONTAINER_EXITED
     if fake.events is not None:
         for kind in (cri.CONTAINER_CREATED_EVENT, cri.CONTAINER_STOPPED_EVENT, cri.CONTAINER_STOPPED_EVENT):
             fake.events.put_nowait(cri.ContainerEventResponse(container_id=info.id, container_event_type=kind))
     await soon(lambda: ended)
-    await cri.kill(info.id)
+    await cri_runtime.kill(info.id)
     (end,) = ended
     assert isinstance(end, RuntimeContainer)
     assert (end.id, end.exit_code, end.signal, end.reason) == (info.id, 137, 9, "Error")
@@ -316,21 +316,21 @@ async def test_an_end_is_reported_once(fake: FakeCri, runtime: Any, tmp_path: Pa
 async def test_the_result_of_an_unanswered_call_is_removed_before_the_next_attempt(
     fake: FakeCri, runtime: Any, tmp_path: Path, method: str
 ) -> None:
-    cri, sandbox = runtime(), SandboxConfig("s", "u1", "pod/s", "web", "shop", log_dir=tmp_path / "logs")
-    await cri.load()
+    cri_runtime, sandbox = runtime(), SandboxConfig("s", "u1", "pod/s", "web", "shop", log_dir=tmp_path / "logs")
+    await cri_runtime.load()
     if method == "RunPodSandbox":
         fake.lose.add(method)
         with pytest.raises(RuntimeFailure, match="the proxy was killed"):
-            await cri.run_sandbox(sandbox)
-    await cri.run_sandbox(sandbox)
+            await cri_runtime.run_sandbox(sandbox)
+    await cri_runtime.run_sandbox(sandbox)
     assert len(fake.sandboxes) == 1
     if method == "CreateContainer":
         fake.lose.add(method)
         with pytest.raises(RuntimeFailure, match="the proxy was killed"):
-            await cri.start(container(tmp_path))
+            await cri_runtime.start(container(tmp_path))
     elif method == "StartContainer":
         fake.lose.add(method)  # the runtime is queried: the container runs
-    assert (await cri.start(container(tmp_path))).running
+    assert (await cri_runtime.start(container(tmp_path))).running
     assert len(fake.containers) == 1
 
 
