@@ -1,9 +1,11 @@
-"""Bounds the memory of a cached pod.
+"""Bounds the memory of a cached pod, and of other objects that tenants write.
 
 Kubernetes accepts pods of 1.5 MiB, which need up to 12 MiB when they are decoded, so that a hundred pods of one tenant
 would take all memory of a component. Of a longer pod than ordinary ones, long annotations are not kept. If that is not
 enough, only what the pod holds is kept: its requests and limits as those of one container, and what identifies and
-classifies it. The scheduler does not place such a pod, because it does not know the pod's constraints. No I/O.
+classifies it. The scheduler does not place such a pod, because it does not know the pod's constraints. An object of
+another kind loses labels and annotations that no component reads; if that is not enough, it is refused as a malformed
+one is. No I/O.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from koordlet.api.core.pod import (
     ResourceRequirements,
 )
 from koordlet.api.core.podresources import pod_limits, pod_requests
+from koordlet.api.encoding.wire import WireError
 
 ORDINARY_BYTES: Final = 32 << 10
 """JSON of a pod that is kept as it is, without a closer look; ordinary pods have 1 to 5 KiB."""
@@ -35,6 +38,10 @@ MAX_ENTRIES: Final = 64
 """Of maps and lists of a pod whose constraints are not kept, beside the entries with known keys."""
 TOO_LONG: Final = "pod-is-too-long"
 """The gate that keeps such a pod from being placed; it is not in the API server."""
+TOO_LONG_REASON: Final = (
+    f"the pod is too long to be scheduled: it needs more than {MAX_BYTES >> 10} KiB of memory; shorten its labels, "
+    "containers, volumes, tolerations or affinity"
+)
 _KNOWN_KEYS: Final = frozenset(
     ("cpu", "memory", "ephemeral-storage", *(value for value in vars(names).values() if isinstance(value, str)))
 )
@@ -62,6 +69,26 @@ def bounded(pod: Pod) -> Pod:
         pass  # nested deeply: it is not an ordinary one
     pod.metadata.annotations = _shortest(pod.metadata.annotations)
     return pod if kept_bytes(pod) <= MAX_BYTES else _what_it_holds(pod)
+
+
+def is_too_long(pod: Pod) -> bool:
+    """Whether the pod's constraints were not kept."""
+    return any(gate.name == TOO_LONG for gate in pod.spec.scheduling_gates)
+
+
+def bounded_object(obj: Any, limit: int = MAX_BYTES) -> Any:
+    """An object of another kind, changed in place. Raises WireError if it needs more memory nevertheless."""
+    try:
+        if len(_encode(obj)) <= ORDINARY_BYTES or kept_bytes(obj) <= limit:
+            return obj
+    except RecursionError:
+        pass
+    meta = obj.metadata
+    meta.annotations, meta.labels = _shortest(meta.annotations), few(meta.labels)
+    meta.owner_references, meta.finalizers = meta.owner_references[:MAX_ENTRIES], meta.finalizers[:MAX_ENTRIES]
+    if kept_bytes(obj) > limit:
+        raise WireError(f"it needs more than {limit >> 10} KiB of memory; make it shorter", where=meta.key)
+    return obj
 
 
 def kept_bytes(value: Any) -> int:
@@ -96,12 +123,12 @@ def _shortest(annotations: dict[str, str]) -> dict[str, str]:
 
 def _what_it_holds(pod: Pod) -> Pod:
     meta, spec, status = pod.metadata, pod.spec, pod.status
-    resources = ResourceRequirements(requests=_few(pod_requests(pod)), limits=_few(pod_limits(pod)))
+    resources = ResourceRequirements(requests=few(pod_requests(pod)), limits=few(pod_limits(pod)))
     return Pod(
         kind=pod.kind,
         api_version=pod.api_version,
         metadata=msgspec.structs.replace(
-            meta, labels=_few(meta.labels), owner_references=meta.owner_references[:MAX_ENTRIES], finalizers=[]
+            meta, labels=few(meta.labels), owner_references=meta.owner_references[:MAX_ENTRIES], finalizers=[]
         ),
         spec=PodSpec(
             containers=[Container(name=container.name, resources=resources) for container in spec.containers[:1]],
@@ -122,6 +149,7 @@ def _what_it_holds(pod: Pod) -> Pod:
     )
 
 
-def _few(entries: dict[str, Any] | ResourceList) -> dict[str, Any]:
+def few(entries: dict[str, Any] | ResourceList) -> dict[str, Any]:
+    """The entries with known keys, and the first of the others."""
     kept = {key: entries[key] for key in sorted(entries.keys() & _KNOWN_KEYS)}
     return kept | dict(list(entries.items())[:MAX_ENTRIES])

@@ -9,14 +9,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
+from control.boundedpods import MAX_BYTES, bounded_object
 from control.slim import slimmed
+from koordlet.api.core import ConfigMap, Pod
 from koordlet.api.registry import resource_for
 from koordlet.kube import Client, Informer, InformerSettings
 from koordlet.kube.decode import KubeObject
 
 T = TypeVar("T", bound=KubeObject)
+
+
+_BOUNDED_ELSEWHERE: Final = (Pod, ConfigMap)
+"""Trimmed by each component; ConfigMaps are those of administrators."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,8 @@ class CachedKind:
     indexes: Mapping[str, Callable[[Any], Iterable[str]]] = field(default_factory=dict)
     optional: bool = False
     """See InformerSettings."""
+    max_bytes: int = MAX_BYTES
+    """Memory of an object that is in a namespace, so that a tenant may have written it; a longer one is refused."""
 
 
 class InformerSet:
@@ -68,7 +76,7 @@ class InformerSet:
                 self._namespace if resource_for(kind).namespaced else None,
                 resource=kind,
                 field_selector=kept.field_selector,
-                trim=kept.trim,
+                trim=_bounded(kept) if resource_for(kind).namespaced and kind not in _BOUNDED_ELSEWHERE else kept.trim,
                 indexes=kept.indexes,
                 settings=replace(self._settings, optional=kept.optional),
             )
@@ -91,3 +99,7 @@ class InformerSet:
     async def stop(self) -> None:
         for informer in self._informers.values():
             await informer.stop()
+
+
+def _bounded(kept: CachedKind) -> Callable[[Any], Any]:
+    return lambda obj: bounded_object(kept.trim(obj), kept.max_bytes)

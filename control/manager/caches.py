@@ -11,16 +11,20 @@ from typing import Any
 
 import msgspec
 
-from control.boundedpods import bounded
+from control.boundedpods import bounded, few
 from control.component.informers import CachedKind, InformerSet
 from control.slim import slimmed
 from koordlet.api import names
 from koordlet.api.core import Container, Job, Pod, ReplicaSet
+from koordlet.api.core.pod import PodSpec, PodTemplateSpec, ResourceRequirements
+from koordlet.api.core.podresources import pod_requests
 from koordlet.api.core.workloads import JobSpec, JobStatus, WorkloadSpec
 from koordlet.api.crs.analysis import Recommendation
 from koordlet.api.crs.nodemetric import NodeMetric
+from koordlet.api.crs.queueing import Queue
 from koordlet.api.crs.quota import ElasticQuota
 from koordlet.api.encoding.wire import WireError, decode
+from koordlet.api.meta import ObjectMeta
 from koordlet.kube import Client, InformerSettings
 
 POD_BY_NODE = "spec.nodeName"
@@ -73,10 +77,19 @@ def trim_metric(metric: NodeMetric) -> NodeMetric:
 
 
 def trim_job(job: Job) -> Job:
-    """A job without template and status, unless it names a queue."""
-    if names.ANNOTATION_QUEUE_NAME in job.metadata.annotations:
-        return job
-    return msgspec.structs.replace(job, spec=JobSpec(), status=JobStatus())
+    """A job without template and status; of one that names a queue the template requests what its pods do."""
+    if names.ANNOTATION_QUEUE_NAME not in job.metadata.annotations:
+        return msgspec.structs.replace(job, spec=JobSpec(), status=JobStatus())
+    template = job.spec.template
+    requests = few(pod_requests(Pod(metadata=template.metadata, spec=template.spec)))
+    kept = PodTemplateSpec(
+        metadata=ObjectMeta(labels=few(template.metadata.labels)),
+        spec=PodSpec(
+            containers=[Container(name="all", resources=ResourceRequirements(requests=requests))],
+            priority_class_name=template.spec.priority_class_name,
+        ),
+    )
+    return msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, selector=None, template=kept))
 
 
 KINDS: dict[type[Any], CachedKind] = {
@@ -85,9 +98,10 @@ KINDS: dict[type[Any], CachedKind] = {
         indexes={POD_BY_NODE: lambda pod: [pod.spec.node_name], POD_BY_QUOTA: _quota_of},
     ),
     NodeMetric: CachedKind(lambda metric: slimmed(trim_metric(metric))),
-    # of these two only owner references are read, and all of jobs that wait in a queue
+    # of these two only owner references are read, and more of jobs that wait in a queue
     ReplicaSet: CachedKind(lambda replica_set: slimmed(msgspec.structs.replace(replica_set, spec=WorkloadSpec()))),
     Job: CachedKind(lambda job: slimmed(trim_job(job))),
+    Queue: CachedKind(max_bytes=4 << 20),  # koord-manager lists 2,000 units in its status
     ElasticQuota: CachedKind(
         indexes={QUOTA_BY_NAMESPACE: quota_namespaces, QUOTA_BY_NAME: lambda quota: [quota.metadata.name]}
     ),

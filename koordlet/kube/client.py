@@ -24,8 +24,9 @@ from koordlet.api.meta import DeleteOptions, Preconditions
 from koordlet.api.registry import ApiResource, InvalidName
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.kube.config import ClientConfig
+from koordlet.kube.connections import MAX_BODY_BYTES
 from koordlet.kube.decode import KubeObject, ObjectDecoder, RawList, resource_of
-from koordlet.kube.errors import Gone, NotFound
+from koordlet.kube.errors import AnswerTooLong, Gone, NotFound
 from koordlet.kube.patch import PatchKind
 from koordlet.kube.selectors import Selector, field_query, label_query
 from koordlet.kube.transport import Transport
@@ -35,6 +36,12 @@ _S = TypeVar("_S", bound=msgspec.Struct)
 
 PAGE_SIZE = 500
 """Objects per page: client-go's value, and small enough to decode without blocking the loop for long."""
+
+
+PAGE_DIVISOR = 4
+"""Of the number of objects, after a page that was too long."""
+MAX_LIST_BYTES = 1 << 30
+"""Of a list that cannot be read in pages."""
 
 
 class Listing(list[T]):
@@ -119,7 +126,8 @@ class Client:
         """The pages of one consistent list, items undecoded.
 
         If the continue token expires in between, the list starts again without paging; this yields None first, and the
-        caller must drop the pages before it.
+        caller must drop the pages before it. Tenants choose the size of objects: a page that is too long is read again
+        with fewer of them, and so is the rest of the list.
         """
         path = resource.path(namespace)
         base = _params(labelSelector=label_query(label_selector), fieldSelector=field_query(field_selector))
@@ -132,7 +140,14 @@ class Client:
             if token:
                 params["continue"] = token
             try:
-                body = await self.transport.request("GET", path, params=params)
+                body = await self.transport.request(
+                    "GET", path, params=params, max_bytes=MAX_BODY_BYTES if paged else MAX_LIST_BYTES
+                )
+            except AnswerTooLong:
+                if not paged or limit == 1:
+                    raise
+                limit = max(limit // PAGE_DIVISOR, 1)
+                continue
             except Gone:
                 if not token:
                     raise
@@ -291,11 +306,19 @@ class Client:
         content_type: str = "application/json",
         accept: str = "application/json",
         repeatable: bool | None = None,
+        max_bytes: int = MAX_BODY_BYTES,
     ) -> bytes:
         """Any request; `body` is bytes, or an object to encode as JSON. Raises ApiError."""
         data = body if body is None or isinstance(body, bytes) else wire.encode(body)
         return await self.transport.request(
-            method, path, params=params, body=data, content_type=content_type, accept=accept, repeatable=repeatable
+            method,
+            path,
+            params=params,
+            body=data,
+            content_type=content_type,
+            accept=accept,
+            repeatable=repeatable,
+            max_bytes=max_bytes,
         )
 
 

@@ -18,6 +18,8 @@ import httptools
 CONNECT_TIMEOUT_S: Final = 10.0
 IDLE_S: Final = 15.0
 """A connection that was idle for longer is closed: the server may close it just when a request is sent."""
+MAX_BODY_BYTES: Final = 32 << 20
+"""An object has 1.5 MiB in etcd, up to 9 MiB as JSON, which escapes `<`. 500 ordinary pods have 5 MiB."""
 MAX_HEAD_BYTES: Final = 256 << 10
 """Received without a byte of a body: the heads of an answer and of those that precede it, or its trailers."""
 _UNSAFE: Final = re.compile(r"[^\w/?%:@!$&'()*+,;=.~-]", re.ASCII)
@@ -26,6 +28,10 @@ _LINE_BREAK: Final = re.compile(r"[\r\n\0]")
 
 class NotConnected(ConnectionError):
     """There is no connection: the server has not seen the request."""
+
+
+class BodyTooLong(Exception):
+    """The answer has a longer body than the caller takes."""
 
 
 class Answer(NamedTuple):
@@ -44,6 +50,8 @@ class _Connection(asyncio.Protocol):
         self._headers: dict[str, str] = {}
         self._parts: list[bytes] = []
         self._head_bytes = 0
+        self._room = 0
+        """Bytes of the body that may still arrive."""
         self.is_reusable = False
         self.idle_since = 0.0
 
@@ -73,7 +81,12 @@ class _Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         self._head_bytes = 0
-        self._parts.append(body)
+        self._room -= len(body)
+        if self._room >= 0:
+            self._parts.append(body)
+        else:
+            self._parts = []
+            self._fail(BodyTooLong("the answer is too long"))
 
     def on_message_complete(self) -> None:
         status = self._parser.get_status_code()
@@ -82,10 +95,10 @@ class _Connection(asyncio.Protocol):
         self.is_reusable = self._parser.should_keep_alive()
         self._answer.set_result(Answer(status, self._headers, b"".join(self._parts)))
 
-    async def exchange(self, request: bytes) -> Answer:
+    async def exchange(self, request: bytes, max_bytes: int) -> Answer:
         """The answer. The connection is closed unless it `is_reusable` afterwards."""
         self.is_reusable = False
-        self._head_bytes = 0
+        self._head_bytes, self._room = 0, max_bytes
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(request)
         try:
@@ -120,9 +133,17 @@ class Connections:
         self._idle: list[_Connection] = []
         self._sweep_timer: asyncio.TimerHandle | None = None
 
-    async def request(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
-        """One attempt. Raises NotConnected, another OSError if the connection is lost, and ValueError for a header with
-        a line break."""
+    async def request(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        *,
+        max_bytes: int = MAX_BODY_BYTES,
+    ) -> Answer:
+        """One attempt. Raises NotConnected, another OSError if the connection is lost, BodyTooLong, and ValueError for
+        a header with a line break."""
         lines = [f"{method} {self._prefix}{target} HTTP/1.1", f"Host: {self._host_header}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if body is not None or method not in ("GET", "HEAD"):
@@ -132,7 +153,7 @@ class Connections:
                 raise ValueError(f"{line.partition(':')[0]!r}: a line break in the request's head")
         head = "\r\n".join([*lines, "\r\n"]).encode("utf-8")
         connection = self._take_idle() or await self._connect()
-        answer = await connection.exchange(head + body if body else head)
+        answer = await connection.exchange(head + body if body else head, max_bytes)
         if connection.is_reusable:
             self._put_idle(connection)
         return answer

@@ -29,6 +29,10 @@ class ConnectionFailed(KubeError):
     """No usable answer: refused, reset, timed out, TLS. The cause is chained."""
 
 
+class AnswerTooLong(ConnectionFailed):
+    """The body of the answer is longer than it may be."""
+
+
 class ApiError(KubeError):
     """The API server answered with an error.
 

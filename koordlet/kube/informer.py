@@ -252,7 +252,7 @@ class Informer(Generic[T]):
                 for count, raw in enumerate(page.items or ()):
                     try:
                         obj = self._decoder.decode(raw)
-                        fresh[obj.metadata.key] = obj
+                        fresh[obj.metadata.key] = self._kept(obj)
                     except wire.WireError as error:
                         meta = decode_meta(raw)
                         self._malformed(error, "" if meta is None else meta.key)
@@ -311,23 +311,46 @@ class Informer(Generic[T]):
         if event.type == "DELETED":
             self._delete(key, event.object)
         elif event.object is not None:
-            self._upsert(key, event.object)
+            self._take(event.object)
         elif event.error is not None:
             self._malformed(event.error, key)
         if event.meta.resource_version:
             self._version = event.meta.resource_version
         self._metrics.objects.labels(self.name).set(len(self.store))
 
-    def _upsert(self, key: str, obj: T) -> None:
+    def _take(self, obj: T) -> None:
+        """Keep a new object or version."""
+        key, kept = obj.metadata.key, self._kept(obj)
+        if kept is not None:
+            self._upsert(key, kept)
+
+    def _kept(self, obj: T) -> T | None:
+        """The object as the store keeps it; None if it cannot be kept. Objects of a list are trimmed one at a time:
+        a list of untrimmed ones would take the memory that trimming saves."""
+        key = obj.metadata.key
+        old = self.store.get(key)
+        if old is not None and _is_version(old, obj):
+            return old
+        try:
+            return self._trim(obj) if self._trim is not None else obj
+        except wire.WireError as error:
+            self._malformed(error, key)
+        except Exception as error:
+            self._metrics.decode_errors.labels(self.name).inc()
+            log.exception("Cannot keep object", informer=self.name, object=key, err=error)
+        if old is not None and old.metadata.uid != obj.metadata.uid:
+            self._delete(key)  # the older object of this name is gone, whatever replaced it
+        return None
+
+    def _upsert(self, key: str, new: T) -> None:
         self.undecoded.pop(key, None)
         old = self.store.get(key)
-        if old is not None and "" != old.metadata.uid != obj.metadata.uid:
+        if old is not None and "" != old.metadata.uid != new.metadata.uid:
             self._delete(key)  # another object of the same name: handlers must get the deletion of the old one
             old = None
-        if old is not None and old.metadata.resource_version == obj.metadata.resource_version != "":
+        if old is not None and _is_version(old, new):
             return  # already known, for example a list after a watch
         try:
-            new = self._trim(obj) if self._trim is not None else obj
             self.store.put(key, new)
         except Exception as error:
             self._metrics.decode_errors.labels(self.name).inc()
@@ -371,6 +394,12 @@ class Informer(Generic[T]):
                 for handler in self._handlers:
                     self._call(handler.on_update, obj, obj)
             await self._pause(count)
+
+
+def _is_version(old: KubeObject, new: KubeObject) -> bool:
+    """Whether the two are the same version of the same object."""
+    before, after = old.metadata, new.metadata
+    return before.uid in ("", after.uid) and before.resource_version == after.resource_version != ""
 
 
 class ObjectInformer(Informer[T]):

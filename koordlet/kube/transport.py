@@ -23,8 +23,16 @@ from yarl import URL
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.app.logging import describe, get_logger
 from koordlet.kube.config import ClientConfig
-from koordlet.kube.connections import CONNECT_TIMEOUT_S, Connections, NotConnected, request_target, set_keepalive
-from koordlet.kube.errors import ApiError, ConnectionFailed, Unauthorized, from_response
+from koordlet.kube.connections import (
+    CONNECT_TIMEOUT_S,
+    MAX_BODY_BYTES,
+    BodyTooLong,
+    Connections,
+    NotConnected,
+    request_target,
+    set_keepalive,
+)
+from koordlet.kube.errors import AnswerTooLong, ApiError, ConnectionFailed, Unauthorized, from_response
 from koordlet.kube.metrics import ClientMetrics
 from koordlet.kube.ratelimit import ExponentialBackoff, TokenBucket
 
@@ -99,10 +107,12 @@ class Transport:
         repeatable: bool | None = None,
         seconds: float | None = None,
         retry_429: bool = True,
+        max_bytes: int = MAX_BODY_BYTES,
     ) -> bytes:
         """The body of a successful answer.
 
-        Raises ApiError (a subclass by status) or ConnectionFailed. `repeatable`: the request is idempotent; default:
+        Raises ApiError (a subclass by status) or ConnectionFailed, AnswerTooLong for a body of more than `max_bytes`;
+        such a request is not repeated. `repeatable`: the request is idempotent; default:
         true for GET. `seconds` limits one attempt. `retry_429=False` raises 429 at once: for evictions it means that
         a disruption budget does not allow them.
         """
@@ -113,7 +123,10 @@ class Transport:
             try:
                 await self._wait_for_token(path)  # without a slot: requests of other API groups may need the slots
                 async with self._slots:
-                    return await self._ask(method, path, params, body, content_type, accept, seconds)
+                    return await self._ask(method, path, params, body, content_type, accept, seconds, max_bytes)
+            except BodyTooLong as error:
+                text = f"{method} {self.config.server}{path}: the answer has more than {max_bytes >> 20} MiB"
+                raise AnswerTooLong(text) from error
             except Unauthorized:
                 if renewed or attempt == _MAX_ATTEMPTS or not self.config.credentials.invalidate():
                     raise
@@ -149,7 +162,7 @@ class Transport:
         except Unauthorized:
             self.config.credentials.invalidate()
             raise
-        except _ANY_CONNECTION_ERROR as error:
+        except (BodyTooLong, *_ANY_CONNECTION_ERROR) as error:
             raise self._failed("WATCH", path, error) from error
 
     async def _ask(
@@ -161,11 +174,12 @@ class Transport:
         content_type: str,
         accept: str,
         seconds: float | None,
+        max_bytes: int,
     ) -> bytes:
         """One attempt; the body of a successful answer."""
         if self.config.proxy:
             async with self._send(method, path, params, body, content_type, accept, seconds) as response:
-                return await response.read()
+                return await _read(response, max_bytes)
         if self._connections is None:
             self._connections = Connections(self.config.server, self.config.ssl, self.config.server_hostname)
         headers = await self._headers(accept, None if body is None else content_type)
@@ -173,7 +187,8 @@ class Transport:
         code = "error"
         try:
             async with asyncio.timeout(seconds or self.config.timeout):
-                answer = await self._connections.request(method, request_target(path, params), headers, body)
+                target = request_target(path, params)
+                answer = await self._connections.request(method, target, headers, body, max_bytes=max_bytes)
             code = str(answer.status)
             if not 200 <= answer.status < 300:
                 raise self._refused(f"{method} {path}", answer.status, answer.headers, answer.body)
@@ -235,7 +250,7 @@ class Transport:
                 )
                 code = str(answer.status)
                 if not 200 <= answer.status < 300:
-                    raise self._refused(f"{method} {path}", answer.status, answer.headers, await answer.read())
+                    raise self._refused(f"{method} {path}", answer.status, answer.headers, await _read(answer))
             async with answer as response:
                 if streaming:
                     self._metrics.duration.labels(verb).observe(self._clock.monotonic() - started_at)
@@ -262,6 +277,18 @@ class Transport:
             connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=30, socket_factory=_keepalive_socket)
             self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         return self._session
+
+
+async def _read(answer: aiohttp.ClientResponse, max_bytes: int = MAX_BODY_BYTES) -> bytes:
+    """The body. Raises BodyTooLong."""
+    parts: list[bytes] = []
+    async for part in answer.content.iter_any():
+        max_bytes -= len(part)
+        if max_bytes < 0:
+            answer.close()
+            raise BodyTooLong("the answer is too long")
+        parts.append(part)
+    return b"".join(parts)
 
 
 def _keepalive_socket(address: Any) -> socket.socket:

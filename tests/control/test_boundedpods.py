@@ -1,26 +1,31 @@
-"""No pod keeps more than a bounded part of a component's memory, and what it holds is still counted."""
+"""No pod, and no other object of a tenant, keeps more than a bounded part of a component's memory; what a pod holds is
+still counted."""
 
 from __future__ import annotations
 
 import json
 import tracemalloc
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 
 from control.boundedpods import MAX_ANNOTATION_BYTES, MAX_BYTES, ORDINARY_BYTES, TOO_LONG, bounded, kept_bytes
 from control.descheduler.state.objects import trim_pod as trimmed_by_descheduler
-from control.manager.caches import KINDS
-from control.scheduler.state.objects import kept_kinds
+from control.manager.caches import KINDS, Caches
+from control.manager.queueing.jobs import desired_spec, queue_of
+from control.scheduler.state.objects import ClusterObjects, kept_kinds
 from koordlet.api import names
-from koordlet.api.core import Pod
+from koordlet.api.core import Job, Pod, ReplicaSet, Service, StatefulSet
 from koordlet.api.core.podresources import pod_limits, pod_requests
+from koordlet.api.crs.queueing import QueueUnit
 from koordlet.api.encoding import wire
 from koordlet.api.gates import SCHEDULER
 from koordlet.app.gates import FeatureGates
+from koordlet.kube import Client, ClientConfig, Informer
 
 TRIMS: dict[str, Callable[[Pod], Pod]] = {
     "manager": KINDS[Pod].trim,
@@ -155,3 +160,69 @@ def test_a_deep_pod_is_bounded() -> None:
     volume = b'{"name":"v","projected":' + b'{"a":' * 990 + b"1" + b"}" * 990 + b"}"
     pod: Pod = wire.json_decoder(Pod).decode(b'{"metadata":{"name":"p"},"spec":{"volumes":[' + volume + b"]}}")
     assert bounded(pod).metadata.name == "p"
+
+
+CONTAINERS = [{"name": f"c{i}", "image": "a"} for i in range(10_000)]
+TEMPLATE = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": CONTAINERS, "restartPolicy": "Never"}}
+LABELS = {"labels": {f"l{i}": "" for i in range(60_000)}, "annotations": {"a": "x" * 200_000}}
+QUEUED = {"annotations": {names.ANNOTATION_QUEUE_NAME: "q"}}
+SELECTOR = {"matchLabels": {"a": "b"}}
+OBJECTS: dict[str, tuple[str, type[Any], dict[str, Any], dict[str, Any]]] = {
+    "templates of workloads without pods": (
+        "scheduler", ReplicaSet, {}, {"replicas": 0, "selector": SELECTOR, "template": TEMPLATE},
+    ),
+    "labels of a workload": ("scheduler", StatefulSet, LABELS, {"selector": SELECTOR}),
+    "labels of a service": ("scheduler", Service, LABELS, {"selector": {"a": "b"}}),
+    "template of a queued job": ("manager", Job, QUEUED, {"parallelism": 2, "template": TEMPLATE}),
+    "labels of a queued unit": ("manager", QueueUnit, LABELS, {"queue": "q"}),
+    "labels of a ReplicaSet": ("manager", ReplicaSet, LABELS, {}),
+}  # fmt: skip
+REFUSED: dict[str, tuple[str, type[Any], dict[str, Any], dict[str, Any]]] = {
+    "selector": ("scheduler", Service, {}, {"selector": {f"l{i}": "" for i in range(60_000)}}),
+    "requests": ("manager", QueueUnit, {}, {"request": {f"r{i}": "1" for i in range(60_000)}}),
+}
+
+
+def informer_of(component: str, kind: type[Any]) -> Informer[Any]:
+    client = Client(ClientConfig(server="http://test"), registry=CollectorRegistry())
+    if component == "manager":
+        return Caches(client).informer(kind)
+    return ClusterObjects(client, FeatureGates(SCHEDULER), "templates").informer(kind)
+
+
+def stored(component: str, kind: type[Any], metadata: dict[str, Any], spec: dict[str, Any]) -> Informer[Any]:
+    """An informer that was sent the object, and before it a short version of another one."""
+    informer = informer_of(component, kind)
+    document = {"metadata": {"name": "o", "namespace": "tenant", "uid": "u", **metadata}, "spec": spec}
+    decoder: wire.FastDecoder[Any] = wire.json_decoder(cast(Hashable, kind))
+    informer._take(decoder.decode(b'{"metadata":{"name":"p","namespace":"tenant"}}'))
+    informer._take(decoder.decode(json.dumps(document).encode()))
+    return informer
+
+
+@pytest.mark.parametrize("case", OBJECTS.values(), ids=OBJECTS.keys())
+def test_other_objects_of_tenants_are_bounded(case: tuple[str, type[Any], dict[str, Any], dict[str, Any]]) -> None:
+    kept = stored(*case).get("tenant/o")
+    assert kept is not None and kept_bytes(kept) <= MAX_BYTES
+    _, kind, _, spec = case
+    if "selector" in spec:
+        assert wire.to_builtins(kept.spec.selector) == spec["selector"]
+    if kind is Job:
+        assert (queue_of(kept), desired_spec(kept).pod_sets[0].count) == ("q", 2)
+
+
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED.keys())
+def test_an_object_that_stays_too_long_is_refused(case: tuple[str, type[Any], dict[str, Any], dict[str, Any]]) -> None:
+    informer = stored(*case)
+    assert [each.metadata.name for each in informer.list()] == ["p"]
+    assert "more than 512 KiB of memory" in informer.undecoded["tenant/o"]
+
+
+def test_the_requests_of_a_queued_job_are_those_of_its_pods() -> None:
+    containers = [{"name": f"c{i}", "resources": {"requests": {"cpu": "1", "example.com/gpu": "2"}}} for i in range(3)]
+    spec = {"parallelism": 2, "template": {"spec": {"containers": containers, "overhead": {"memory": "1Gi"}}}}
+    document = {"metadata": {"name": "o", "namespace": "tenant", **QUEUED}, "spec": spec}
+    job: Job = wire.json_decoder(Job).decode(json.dumps(document).encode())
+    expected = desired_spec(job)
+    assert desired_spec(stored("manager", Job, QUEUED, spec).list()[-1]).request == expected.request
+    assert wire.to_builtins(expected.request) == {"cpu": "6", "example.com/gpu": "12", "memory": "2Gi"}

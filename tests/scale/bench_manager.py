@@ -172,7 +172,7 @@ def lending(nodes: int, pods: int, rounds: int) -> list[Figure]:
     for kind, raw in objects(nodes, pods):
         began = time.process_time()
         obj = json_decoder(kind).decode(raw)
-        manager_context.caches.informer(kind)._upsert(obj.metadata.key, obj)
+        manager_context.caches.informer(kind)._take(obj)
         filled += time.process_time() - began
     began = time.process_time()
     freeze_heap()  # as the process does when its caches are filled

@@ -133,7 +133,7 @@ def fill(controller: NodeResourceController, nodes: int, pods: int) -> None:
     context = controller.context
     for kind, raw in objects(nodes, pods):
         obj = json_decoder(kind).decode(raw)
-        context.caches.informer(kind)._upsert(obj.metadata.key, obj)
+        context.caches.informer(kind)._take(obj)
     context.config._current, _ = configmap.load(configmap.UNREAD, {"colocation-config": '{"enable": true}'})
     pretend_written(controller, sorted(controller.table.nodes))
 
@@ -153,7 +153,7 @@ async def lead(controller: NodeResourceController, reports: list[bytes]) -> None
                 obj = decoder.decode(reports[number % len(reports)])
                 number += 1
                 obj.metadata.resource_version = str(1 + number)
-                metrics._upsert(obj.metadata.key, obj)
+                metrics._take(obj)
                 await yield_to_loop()
             await asyncio.sleep(0.025)
 

@@ -15,6 +15,7 @@ from koordlet.api.encoding.wire import decode
 from koordlet.api.meta import ObjectMeta
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.kube import Client, KubeError, NotFound
+from koordlet.kube.client import MAX_LIST_BYTES
 
 KOORDLET, SCHEDULER, MANAGER = "koordlet", "koord-scheduler", "koord-manager"
 KOORDLET_PORT, SCHEDULER_PORT = 9316, 10259
@@ -130,7 +131,8 @@ class Directory:
         params = {"labelSelector": selector} | ({"fieldSelector": fields} if fields else {})
         try:
             path = f"/api/v1/namespaces/{KOORDINATOR_NAMESPACE}/pods"
-            items = json.loads(await self._client.raw("GET", path, params=params)).get("items") or []
+            answer = await self._client.raw("GET", path, params=params, max_bytes=MAX_LIST_BYTES)
+            items = json.loads(answer).get("items") or []
         except KubeError as error:
             raise CtlError(
                 f"cannot list the pods of {KOORDINATOR_NAMESPACE}: {error}",

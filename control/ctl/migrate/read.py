@@ -17,6 +17,7 @@ from control.ctl.migrate.objects import (
 )
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.kube import Client, KubeError, NotFound
+from koordlet.kube.client import MAX_LIST_BYTES
 
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -49,7 +50,7 @@ async def check_cluster(client: Client) -> MigrationReport:
 
 async def _items(client: Client, path: str, kind: str = "") -> list[dict[str, Any]]:
     try:
-        items = json.loads(await client.raw("GET", path)).get("items") or []
+        items = json.loads(await client.raw("GET", path, max_bytes=MAX_LIST_BYTES)).get("items") or []
     except KubeError as error:
         raise CtlError(f"cannot list {path.rsplit('/', 1)[1]}: {error}", "The check needs a cluster reader.") from error
     return [{"kind": kind, **item} if kind else item for item in items]

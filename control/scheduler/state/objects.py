@@ -16,9 +16,9 @@ from control.scheduler.state.nodeimages import ImageNode, ImagePool
 from control.scheduler.state.resizing import ResizablePod, with_effective_requests
 from control.scheduler.state.transform import transform_device, transform_node, transform_pod, transform_quota
 from control.slim import slimmed
-from koordlet.api.core import ConfigMap, Container, Node, Pod
+from koordlet.api.core import ConfigMap, Container, Node, Pod, ReplicaSet, StatefulSet
 from koordlet.api.core.claims import DeviceClass, ResourceClaim, ResourceSlice
-from koordlet.api.core.pod import PodStatus
+from koordlet.api.core.pod import PodStatus, PodTemplateSpec
 from koordlet.api.crs.device import Device
 from koordlet.api.crs.quota import ElasticQuota
 from koordlet.app.gates import FeatureGates
@@ -40,6 +40,7 @@ def kept_kinds(gates: FeatureGates, templates: str = TEMPLATES_CONFIG) -> dict[t
         Device: CachedKind(lambda device: slimmed(transform_device(device))),
         **{kind: CachedKind(optional=True) for kind in (ResourceClaim, ResourceSlice, DeviceClass)},
         ElasticQuota: CachedKind(lambda quota: slimmed(transform_quota(quota))),
+        **dict.fromkeys((ReplicaSet, StatefulSet), CachedKind(trim_workload)),
     }
 
 
@@ -72,6 +73,13 @@ def trim_pod(pod: Pod) -> Pod:
     )
     trimmed = bounded(Pod(metadata=pod.metadata, spec=spec, status=kept))
     slimmed(trimmed)
+    return trimmed
+
+
+def trim_workload(workload: ReplicaSet | StatefulSet) -> ReplicaSet | StatefulSet:
+    """Of workloads only the selectors are read. A template may be as long as the longest pod, without pods."""
+    workload.spec.template = PodTemplateSpec()
+    trimmed: ReplicaSet | StatefulSet = slimmed(workload)
     return trimmed
 
 

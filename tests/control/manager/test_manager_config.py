@@ -47,7 +47,7 @@ class World:
         self._version += 1
         named = {key.replace("_", "-"): text for key, text in data.items()}
         meta = ObjectMeta(name="slo", namespace="ns", uid="u", resource_version=str(self._version))
-        self.cache.informer._upsert("ns/slo", ConfigMap(metadata=meta, data=named))
+        self.cache.informer._take(ConfigMap(metadata=meta, data=named))
 
     def is_synced(self) -> None:
         self.cache.informer.synced.set()

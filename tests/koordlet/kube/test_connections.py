@@ -14,8 +14,9 @@ from prometheus_client import CollectorRegistry
 from koordlet.app.tasks import end_tasks
 from koordlet.kube import connections as module
 from koordlet.kube.config import ClientConfig
-from koordlet.kube.connections import Answer, Connections, NotConnected, request_target
+from koordlet.kube.connections import Answer, BodyTooLong, Connections, NotConnected, request_target
 from koordlet.kube.credentials import Anonymous
+from koordlet.kube.errors import AnswerTooLong
 from koordlet.kube.tls import client_context
 from koordlet.kube.transport import Transport
 from tests.certificates import self_signed_files
@@ -164,6 +165,24 @@ async def test_a_long_body_has_no_limit_of_a_head(raw: RawServer, client: Connec
     raw.answers = [b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body, OK]
     assert (await get(client)).body == body
     assert (await get(client)).body == b"{}"
+
+
+@pytest.mark.parametrize("encoding", ["Content-Length: 4000", "Transfer-Encoding: chunked", "X: until the end"])
+async def test_a_body_is_not_read_past_its_limit(raw: RawServer, client: Connections, encoding: str) -> None:
+    part = b"x" * 1000 if "chunked" not in encoding else b"3e8\r\n" + b"x" * 1000 + b"\r\n"
+    raw.answers, raw.closes = [f"HTTP/1.1 200 OK\r\n{encoding}\r\n\r\n".encode() + part * 4], True
+    with pytest.raises(BodyTooLong):
+        await client.request("GET", "/a", {}, None, max_bytes=3999)
+    assert not client._idle
+
+
+async def test_an_answer_that_is_too_long_is_not_requested_again(raw: RawServer) -> None:
+    raw.answers = [OK.replace(b"Length: 2", b"Length: 4").replace(b"{}", b"{  }")] * 2
+    transport = Transport(ClientConfig(raw.url), registry=CollectorRegistry())
+    with pytest.raises(AnswerTooLong, match="/a: the answer has more than"):
+        await transport.request("GET", "/a", max_bytes=3)
+    assert len(raw.requests) == 1
+    await transport.close()
 
 
 async def test_renewed_credentials_get_a_new_connection(raw: RawServer) -> None:

@@ -25,8 +25,8 @@ from koordlet.kube import (
     Unauthorized,
     pointer,
 )
-from koordlet.kube.credentials import TokenFile
-from koordlet.kube.errors import from_response, parse_retry_after
+from koordlet.kube.credentials import Anonymous, TokenFile
+from koordlet.kube.errors import AnswerTooLong, from_response, parse_retry_after
 from koordlet.kube.ratelimit import ExponentialBackoff, TokenBucket
 from koordlet.kube.selectors import field_query, label_query
 from koordlet.kube.transport import Transport, api_group
@@ -71,6 +71,29 @@ async def test_expired_continue_token_starts_over_without_paging(fake: FakeApi, 
     fake.expire_tokens = True
     assert len(await client.list(Node, limit=3)) == 4
     assert [q.get("limit") for _, _, q in fake.requests] == ["3", "3", None]
+
+
+async def test_a_page_that_is_too_long_is_read_in_smaller_ones(
+    fake: FakeApi, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tenants choose the size of objects: 500 of the largest would take more than a process has."""
+    monkeypatch.setattr("koordlet.kube.client.MAX_BODY_BYTES", 4000)
+    for i in range(6):
+        fake.put(MAPS, f"m{i}", "ns", data={"k": "x" * (10 if i < 3 else 1500)})
+    assert len(await client.list(ConfigMap, limit=9)) == 6
+    assert [q.get("limit") for _, _, q in fake.requests] == ["9", "2", "2", "2"]
+    fake.put(MAPS, "m7", "ns", data={"k": "x" * 4000})
+    with pytest.raises(AnswerTooLong):
+        await client.list(ConfigMap)
+
+
+async def test_a_proxys_answer_is_not_read_past_its_limit(fake: FakeApi) -> None:
+    fake.put(MAPS, "a", "ns", data={"k": "x" * 4000})
+    config = ClientConfig(server="http://api.invalid", proxy=fake.url, credentials=Anonymous())
+    async with Client(config, registry=CollectorRegistry()) as client:
+        assert await client.get(ConfigMap, "a", "ns")
+        with pytest.raises(AnswerTooLong):
+            await client.transport.request("GET", "/api/v1/namespaces/ns/configmaps/a", max_bytes=4000)
 
 
 async def test_a_malformed_item_is_named(fake: FakeApi, client: Client) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from koordlet.api.core import ConfigMap, Node, Pod
+from koordlet.api.encoding import wire
 from koordlet.api.encoding.base import Struct
 from koordlet.api.meta import ObjectMeta
 from koordlet.app import loopslice
@@ -390,6 +391,48 @@ async def test_trim_function(fake: FakeApi, start: StartInformer) -> None:
     informer, _ = await start(ConfigMap, trim=trim)
     await informer.synced.wait()
     assert present(informer.get("ns/a")).data == {"keep": "1"}
+
+
+async def test_a_list_is_trimmed_while_it_is_read(fake: FakeApi, start: StartInformer) -> None:
+    """The objects of a list as they are decoded may need a hundred times the memory of what is kept of them."""
+    for number in range(6):
+        fake.put(MAPS, f"m{number}", "ns", data={"drop": "1"})
+    steps: list[str] = []
+
+    class Decoded(Struct):
+        """A ConfigMap that reports when it is decoded."""
+
+        metadata: ObjectMeta
+
+        def __post_init__(self) -> None:
+            steps.append("decoded")
+
+    def trim(obj: Decoded) -> Decoded:
+        steps.append("trimmed")
+        return obj
+
+    informer, mirror = await start(Decoded, resource=ConfigMap, trim=trim)
+    await informer.synced.wait()
+    assert len(mirror.objects) == 6 and steps == ["decoded", "trimmed"] * 6
+
+
+async def test_what_trimming_refuses_is_as_malformed(fake: FakeApi, start: StartInformer) -> None:
+    def trim(obj: ConfigMap) -> ConfigMap:
+        if len(obj.data) > 1:
+            raise wire.WireError("it is too long")
+        return obj
+
+    fake.put(MAPS, "a", "ns", data={"a": "1", "b": "2"})
+    fake.put(MAPS, "b", "ns", data={"a": "1"})
+    informer, mirror = await start(ConfigMap, trim=trim)
+    await until(lambda: fake.watching)
+    assert (set(informer.store.keys()), informer.undecoded) == ({"ns/b"}, {"ns/a": "it is too long"})
+    fake.put(MAPS, "b", "ns", data={"a": "1", "b": "2"})
+    await until(lambda: "ns/b" in informer.undecoded)
+    assert present(informer.get("ns/b")).data == {"a": "1"}
+    fake.remove(MAPS, "b", "ns")
+    fake.put(MAPS, "a", "ns", data={})
+    await until(lambda: set(mirror.objects) == {"ns/a"} and informer.undecoded == {})
 
 
 async def test_malformed_objects_leave_the_last_good_one(

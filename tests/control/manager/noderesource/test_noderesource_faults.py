@@ -112,7 +112,7 @@ class Bench:
         return make_metric(system=(system, "12G"), at=SYSTEM_CLOCK.now(), **more)
 
     def tell(self, obj: Any) -> None:
-        self.context.caches.informer(type(obj))._upsert(obj.metadata.key, obj)
+        self.context.caches.informer(type(obj))._take(obj)
 
     def counted(self, status: str, reason: str) -> float:
         labels = {"status": status, "reason": reason}
@@ -199,7 +199,7 @@ async def test_a_new_leader_does_not_rewrite_current_values(bench: Bench) -> Non
     written = len(bench.server.patches)
     successor = NodeResourceController(replace(bench.context, internal=CollectorRegistry()))
     for obj in (bench.server.node, bench.report()):
-        bench.context.caches.informer(type(obj))._upsert(obj.metadata.key, obj)
+        bench.context.caches.informer(type(obj))._take(obj)
     successor.table.put_node(bench.server.node)
     successor.sweep(["n1"])
     assert len(successor.queue) == 0
@@ -289,7 +289,7 @@ async def test_an_invalid_policy_causes_an_event_and_the_last_one_is_kept(
     def configure(version: str, policy: str) -> None:
         data = {"colocation-config": f'{enabled},"extensions":{{"interference":{policy}}}}}'}
         meta = ObjectMeta(name="c", namespace="n", resource_version=version)
-        bench.context.config.informer._upsert("n/c", ConfigMap(metadata=meta, data=data))
+        bench.context.config.informer._take(ConfigMap(metadata=meta, data=data))
 
     def step() -> int:
         bench.controller.sweep(["n1"])
