@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from control.boundedpods import TOO_LONG_REASON, is_too_long
 from control.scheduler.cycle.equivalence import EquivalenceCache, ScoreOutOfRange
 from control.scheduler.cycle.evaluation import prepare
 from control.scheduler.cycle.failures import LEFT_OUT, FitError
@@ -32,13 +33,15 @@ from control.scheduler.framework.runtime import (
     PluginRuntime,
     VictimEvictor,
 )
-from control.scheduler.framework.status import Code, PluginStatus, error, unschedulable
+from control.scheduler.framework.status import Code, PluginStatus, error, unresolvable, unschedulable
 from control.scheduler.framework.timing import PluginTimer
 from control.scheduler.framework.waitingpods import WaitingPods
 from control.scheduler.state.cache import Cache
 from control.scheduler.state.columns import RowArray
 from control.scheduler.state.pods import PodInfo
 
+GATES = "SchedulingGates"
+"""The plugin whose event releases a pod that was shortened."""
 FILTERED, SCORED = -2, -1
 """How far a cycle got: to Filter (at most one node fits), or to Score."""
 
@@ -122,6 +125,8 @@ class Cycle:
 
     def _choose(self, state: CycleState, pod: PodInfo) -> Placement:
         table = self.table
+        if is_too_long(pod.pod):
+            raise CycleFailed(unresolvable(TOO_LONG_REASON).by(GATES))
         if table.nodes_alive == 0:
             raise CycleFailed(unschedulable("no nodes available to schedule pods"))
         rows, narrowed_by = self._pre_filter(state, pod)

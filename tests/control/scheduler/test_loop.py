@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
+from control.boundedpods import TOO_LONG_REASON, bounded
 from control.scheduler.cycle.loop import Loop, Reporter
 from control.scheduler.cycle.monitor import AttemptMonitor
 from control.scheduler.framework.plugin import Plugin
 from control.scheduler.framework.status import PluginStatus
 from control.scheduler.plugins.noderesourcesfit import NodeResourcesFit
 from control.scheduler.plugins.prioritysort import PrioritySort
+from control.scheduler.plugins.schedulinggates import SchedulingGates
 from control.scheduler.process.metrics import SchedulerMetrics
 from control.scheduler.state.pods import PodInfo
 from tests.control.scheduler.build import Cluster, node, pod
@@ -31,12 +34,14 @@ class MonitoringReporter(Reporter):
 
     def __init__(self) -> None:
         self.monitor = AttemptMonitor(lambda: 0.0, lambda profile: None)
+        self.reasons: list[str] = []
 
     def started(self, pod: PodInfo) -> None:
         self.monitor.started(pod)
 
     def failed(self, pod: PodInfo, status: PluginStatus, message: str, nominated: str | None) -> None:
         self.monitor.complete(pod)
+        self.reasons.append(message)
 
     def abandoned(self, pod: PodInfo) -> None:
         self.monitor.complete(pod)
@@ -119,5 +124,30 @@ async def test_a_pod_that_a_plugin_wants_next_leaves_the_queue_at_once() -> None
     loop.work(queue.pop_run(1))
     assert [pod.assumed for pod in (first, between, chosen)] == [True, False, True]
     assert registry.get_sample_value("scheduler_next_pod_delete_from_queue_latency_count") == 1
+    async with asyncio.timeout(60):
+        await loop.binders["koord-scheduler"].idle()
+
+
+async def test_a_pod_that_is_too_long_is_rejected_with_a_reason_until_it_is_shorter() -> None:
+    cluster = Cluster(node("n1"))
+    framework = framework_of(
+        cluster, {**POINTS, "preEnqueue": ("SchedulingGates",)}, {**PLUGINS, "SchedulingGates": SchedulingGates}
+    )
+    queue = queue_of(framework)
+    cycle = cycle_over(cluster, framework, queue=queue)
+    reporter = MonitoringReporter()
+    loop = Loop({"koord-scheduler": cycle}, cycle.cache, queue, reporter=reporter)
+    short = pod("long")
+    long = bounded(replace(short, metadata=replace(short.metadata, labels={f"l{i}": "" for i in range(20_000)})))
+    before, after = cluster.info(long), cluster.info(short)
+    queue.add(before)
+    loop.work(queue.pop_run(1))
+    assert reporter.reasons == [TOO_LONG_REASON]
+    assert queue.counts() == {"active": 0, "backoff": 0, "unschedulable": 1, "gated": 0}
+    queue.update(before, after)
+    assert queue.counts()["unschedulable"] == 0
+    queue.activate([after.key])
+    loop.work(queue.pop_run(1))
+    assert after.assumed
     async with asyncio.timeout(60):
         await loop.binders["koord-scheduler"].idle()
