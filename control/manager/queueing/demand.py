@@ -78,7 +78,7 @@ class QueueDemand:
         if _controller(pod) not in self._jobs:
             self._count(*new)
             self.changed = True
-        elif old is None or old[0].request != new[0].request:
+        elif old is None or (old[0].request, old[1]) != (new[0].request, new[1]):
             self.changed = True
 
     def pod_changed(self, old: Pod, new: Pod) -> None:
@@ -111,10 +111,12 @@ class QueueDemand:
         self._jobs = jobs
 
     def requested_by_pods(self, job: str) -> Amounts:
-        """What the pods of a job (`namespace/uid`) request together."""
+        """What the pods of a job (`namespace/uid`) request together that have a node. The scheduler has admitted those:
+        others, of which a user may add any number, hold nothing."""
         total: Amounts = {}
-        for pod, _ in self._pods.get(job, {}).values():
-            add_to(total, pod.request)
+        for pod, has_node in self._pods.get(job, {}).values():
+            if has_node:
+                add_to(total, pod.request)
         return total
 
 

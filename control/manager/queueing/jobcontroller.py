@@ -3,26 +3,31 @@
 A Job with the annotation `kube-queue/queue-name` is suspended and gets a QueueUnit of its name. It is resumed when the
 queue controller has dequeued the unit, and suspended again if no pod is ready in time. The cache may be behind, above
 all after a change of the leader: a job is resumed by its unit as the API server has it.
+
+A unit whose Job is gone, is being deleted or names no queue any more has ended: it would hold its quota for nothing,
+and users can bring about all three without any right on units (`--cascade=orphan`, finalizers).
 """
 
 from __future__ import annotations
 
 from control.manager.context import ManagerContext
 from control.manager.controller import ManagerController
-from control.manager.queueing.jobs import JobLimits, next_step, queue_of
+from control.manager.queueing.jobs import JobLimits, ended, next_step, queue_of
 from control.manager.queueing.metrics import QueueingMetrics
 from control.manager.queueing.queuecontroller import GATE
 from control.manager.queueing.unitstates import UnitStates
 from koordlet.api.core import Job
-from koordlet.api.crs.queueing import TIMEOUT_BACKOFF, QueueUnit, QueueUnitSpec
+from koordlet.api.crs.queueing import ENDED, FAILED, TIMEOUT_BACKOFF, QueueUnit, QueueUnitSpec
 from koordlet.api.encoding.wire import to_builtins
 from koordlet.api.meta import ObjectMeta, OwnerReference
 from koordlet.app.logging import get_logger
 from koordlet.kube import Conflict, NotFound
+from koordlet.kube.selectors import by_name
 
 log = get_logger(__name__)
 
 RETRY_S = 1.0
+JOB = ("batch/v1", "Job")
 
 
 class QueuedJobsController(ManagerController):
@@ -44,29 +49,30 @@ class QueuedJobsController(ManagerController):
     def watch(self) -> None:
         if not self._enabled:
             return
-        self._jobs.add_handler(self._job_seen, lambda _, new: self._job_seen(new))
+        self._jobs.add_handler(self._job_seen, lambda _, new: self._job_seen(new), self._job_gone)
         self._units.add_handler(self._unit_seen, lambda _, new: self._unit_seen(new), self._unit_gone)
 
     def _job_seen(self, job: Job) -> None:
-        if queue_of(job):
+        if queue_of(job) or self._units.get(job.metadata.key) is not None:
             self.queue.add(job.metadata.key)
 
+    def _job_gone(self, job: Job) -> None:
+        self.queue.add(job.metadata.key)
+
     def _unit_seen(self, unit: QueueUnit) -> None:
-        if unit.spec.consumer_ref is not None and unit.spec.consumer_ref.kind == "Job":
-            self.queue.add(f"{unit.metadata.namespace}/{unit.spec.consumer_ref.name}")
+        self.queue.add(unit.metadata.key)  # the key of its Job: `consumerRef` is free text of tenants
 
     def _unit_gone(self, unit: QueueUnit) -> None:
         self._states.forget(unit)
         self._unit_seen(unit)
 
     async def reconcile(self, key: str) -> float | None:
-        job = self._jobs.get(key)
+        job, unit = self._jobs.get(key), self._states.get(key)
         if job is None or not queue_of(job) or job.metadata.deletion_timestamp is not None:
-            return None
-        unit = self._states.get(key)
+            return await self._end(job, unit) if unit is not None else None
         if unit is not None and not _belongs(unit, job):
             log.warning("The QueueUnit of a Job belongs to another object", job=key)
-            return RETRY_S  # of a job that was deleted: it is collected soon
+            return await self._end(job, unit)  # its deletion is an event
         meta, client = job.metadata, self.context.client
         try:
             step = next_step(job, unit, self.context.clock.now(), self._limits)
@@ -92,6 +98,27 @@ class QueuedJobsController(ManagerController):
         except (Conflict, NotFound):
             return RETRY_S  # the cache is behind
         return step.again_s
+
+    async def _end(self, job: Job | None, unit: QueueUnit) -> float | None:
+        """End a unit that was made for a Job which it cannot belong to any more."""
+        meta, reference = unit.metadata, unit.spec.consumer_ref
+        if reference is None or (reference.api_version, reference.kind, reference.name) != (*JOB, meta.name):
+            return None  # another controller's
+        if unit.status.phase in ENDED:
+            return None
+        outcome, message = FAILED, "Its Job names no queue any more"
+        if job is None or not _belongs(unit, job):
+            for present in await self.context.client.list(Job, meta.namespace, field_selector=by_name(meta.name)):
+                if present.metadata.uid == reference.uid:
+                    return RETRY_S  # the cache of Jobs is behind
+            message = "Its Job is gone"
+        elif job.metadata.deletion_timestamp is not None:
+            outcome, message = ended(job) or FAILED, "Its Job is being deleted"
+        try:
+            await self._states.patch(unit, self.context.clock.now(), phase=outcome, message=message)
+        except (Conflict, NotFound):
+            return RETRY_S
+        return None
 
     async def _write_spec(self, job: Job, unit: QueueUnit | None, spec: QueueUnitSpec) -> None:
         meta, client = job.metadata, self.context.client

@@ -14,6 +14,10 @@ AVAILABLE_QUEUE: Final[Annotation[dict[str, list[str]]]] = Annotation(
 )
 
 
+BUILT_IN: Final = (names.SYSTEM_QUOTA, names.ROOT_QUOTA)
+"""Pods of tenants may not name them either (docs/security.md)."""
+
+
 class NotPermitted(Exception):
     """The namespace may not use the queue; the text is the reason."""
 
@@ -23,7 +27,10 @@ def permitted(
 ) -> tuple[str, ...]:
     """The quotas in the order in which they are tried. `queue_annotations`: None if there is no such Queue; then the
     queue is that of the ElasticQuota with its name. Raises NotPermitted."""
-    own = _listed((queue_annotations or {}).get(names.ANNOTATION_AVAILABLE_QUOTA)) or (queue,)
+    own = _listed((queue_annotations or {}).get(names.ANNOTATION_AVAILABLE_QUOTA))
+    if not own and queue in BUILT_IN:
+        raise NotPermitted(f"quota {queue} is not for jobs, because no limit of a tenant covers it")
+    own = own or (queue,)
     try:
         by_queue = AVAILABLE_QUEUE.get(namespace_annotations)
     except WireError as error:

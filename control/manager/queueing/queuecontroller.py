@@ -11,6 +11,7 @@ that failed, because a request without an answer may have had its effect.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import Any, Final
 
 from control.manager.context import ManagerContext
@@ -77,8 +78,8 @@ class QueueController(ManagerController):
         self._counted: set[str] = set()
         """uids of the units in the forest."""
         self._refused: dict[str, tuple[str, float]] = {}
-        """uid -> (version, time of the next attempt) of units whose status the API server does not store, as invalid or
-        as too large: tenants choose the size of their units. They are skipped until they change."""
+        """uid -> (version, time of the next attempt) of units whose status the API server does not store: as invalid or
+        too large, because tenants choose the size of their units, or as changed. They are skipped until they change."""
         self._is_current = False
         """Whether all units are known as they are, or as this process has written them."""
         if self._enabled:
@@ -136,8 +137,8 @@ class QueueController(ManagerController):
             if versions.get(uid) == version and at > now
         }
         self._demand.count_as_whole({_consumer(unit) for unit in units if unit.status.phase in ADMITTED} - {""})
-        waiting = self._waiting(units, queues)
-        self._count(units, waiting)
+        waiting = await self._waiting(units, queues)
+        await self._count(units, waiting)
         by_key = {unit.metadata.key: unit for unit in units}
         messages = Turns[tuple[QueueUnit, str]](lambda each: each[0].metadata.namespace)
         orders = {name: _order(name, queues.get(name)) for name in waiting}
@@ -162,7 +163,7 @@ class QueueController(ManagerController):
             await self._list(queues[name], [], units)
         for unit in units:
             if unit.status.phase == RESERVED and unit.metadata.uid not in self._refused:
-                await self._check(unit, queues.get(unit.spec.queue))
+                await self._check(unit, queues)
         for number in range(len(messages)):
             unit, message = messages.pop()
             if number < MAX_MESSAGES:
@@ -173,10 +174,11 @@ class QueueController(ManagerController):
 
     # Reading
 
-    def _waiting(self, units: list[QueueUnit], queues: dict[str, Queue]) -> dict[str, list[WaitingJob]]:
+    async def _waiting(self, units: list[QueueUnit], queues: dict[str, Queue]) -> dict[str, list[WaitingJob]]:
         """The enqueued units by queue."""
         waiting: dict[str, list[WaitingJob]] = defaultdict(list)
         for unit in units:
+            await yield_to_loop()
             if unit.status.phase not in ("", ENQUEUED) or unit.metadata.uid in self._refused:
                 continue
             meta, queue = unit.metadata, queues.get(unit.spec.queue)
@@ -204,7 +206,7 @@ class QueueController(ManagerController):
         priority_class = self._classes.get(name) if name else None
         return priority_class.value if priority_class is not None else 0
 
-    def _count(self, units: list[QueueUnit], waiting: dict[str, list[WaitingJob]]) -> None:
+    async def _count(self, units: list[QueueUnit], waiting: dict[str, list[WaitingJob]]) -> None:
         """Bring the jobs in the forest to the state of the objects."""
         forest = self._demand.forest
         wanted = {
@@ -216,14 +218,16 @@ class QueueController(ManagerController):
             wanted.update({job.uid: (job.key, job.quotas[0], job.request, False) for job in jobs if job.quotas})
         for uid in self._counted - wanted.keys():
             forest.drop_pod(f"job:{uid}")
+        self._counted &= wanted.keys()
         for uid, (key, quota, request, admitted) in wanted.items():
+            self._counted.add(uid)
             forest.set_pod(virtual_pod(uid, key, quota, request))
             forest.assign(f"job:{uid}", admitted)
-        self._counted = {*wanted}
+            await yield_to_loop()
 
     def _used(self, unit: QueueUnit) -> Amounts:
         """An admitted unit counts with what it was admitted with, whatever its spec is now, but at least with its
-        pods: `parallelism` of a running job may grow."""
+        pods that have a node: `parallelism` of a running job may grow."""
         admitted, pods = _total(unit.status.admissions), self._demand.requested_by_pods(_consumer(unit))
         return {name: max(admitted.get(name, 0), pods.get(name, 0)) for name in {*admitted, *pods}}
 
@@ -247,26 +251,27 @@ class QueueController(ManagerController):
             self._counters.wait_seconds.observe(max(now - verdict.job.created, 0.0))
             log.info("Admitted a queued job", unit=verdict.job.key, queue=unit.spec.queue, quota=verdict.quota)
 
-    async def _check(self, unit: QueueUnit, queue: Queue | None) -> None:
-        """Dequeue a reserved unit whose checks have all passed."""
+    async def _check(self, unit: QueueUnit, queues: Mapping[str, Queue]) -> None:
+        """Dequeue a reserved unit whose checks have all passed: those that it needs now, and those that it needed when
+        it was admitted, unless no queue has them any more. A change of its queue or labels avoids none."""
         ready = {check.name for check in unit.status.admission_checks if check.state == CHECK_READY}
-        if set(_checks(unit, queue)) <= ready:
+        existing = {check.name for queue in queues.values() for check in queue.spec.admission_checks}
+        recorded = {check.name for check in unit.status.admission_checks} & existing
+        if recorded.union(_checks(unit, queues.get(unit.spec.queue))) <= ready:
             await self._write(unit, phase=DEQUEUED)
 
     async def _write(self, unit: QueueUnit, **fields: Any) -> bool:
         try:
             await self._states.patch(unit, self.context.clock.now(), **fields)
         except (Conflict, NotFound):
-            self._demand.changed = True  # another writer was first, or the unit is gone: the next pass decides again
+            # Another writer was first, or the unit is gone. It is left out until the cache has seen that: a version
+            # that the cache cannot keep would otherwise be the first of its queue in every pass.
+            self._refuse(unit)
             return False
         except ApiError as error:
             if error.status not in NOT_STORED:
                 raise
-            self._refused[unit.metadata.uid] = (
-                unit.metadata.resource_version,
-                self.context.clock.monotonic() + REFUSED_RETRY_S,
-            )
-            self._demand.changed = True  # the next pass is without it
+            self._refuse(unit)
             if error.status < 500:
                 self._demand.forest.drop_pod(f"job:{unit.metadata.uid}")
             else:  # it may have had its effect: the unit counts in this pass, and all are read before the next one
@@ -274,6 +279,12 @@ class QueueController(ManagerController):
             log.warning("The status of a QueueUnit is refused", unit=unit.metadata.key, err=error)
             return False
         return True
+
+    def _refuse(self, unit: QueueUnit) -> None:
+        """Leave the unit out until it changes."""
+        retry_at = self.context.clock.monotonic() + REFUSED_RETRY_S
+        self._refused[unit.metadata.uid] = (unit.metadata.resource_version, retry_at)
+        self._demand.changed = True  # the next pass is without it
 
     async def _list(self, queue: Queue, waiting: list[QueueVerdict], units: list[QueueUnit]) -> None:
         """The waiting units of a queue in its status."""

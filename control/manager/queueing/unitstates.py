@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from control.boundedpods import bounded_object
 from koordlet.api.crs.queueing import QueueUnit
 from koordlet.api.encoding import wire
 from koordlet.api.encoding.wire import Time, to_builtins
@@ -96,6 +97,10 @@ class UnitStates:
         )
 
     def _keep(self, unit: QueueUnit) -> QueueUnit:
+        try:
+            bounded_object(unit)
+        except wire.WireError:
+            return unit  # the informer does not keep it either
         known = self._newer.get(unit.metadata.uid)
         if known is None or _version(unit) > _version(known):
             self._newer[unit.metadata.uid] = unit

@@ -27,6 +27,8 @@ FAILED: Final = "Failed"
 ADMITTED: Final = (RESERVED, DEQUEUED, RUNNING)
 """Phases in which a unit counts against its quota."""
 ENDED: Final = (SUCCEED, FAILED)
+MAX_RESOURCES: Final = 128
+"""Names of resources in a unit; every pass reads all units."""
 
 CHECK_READY: Final = "Ready"
 
@@ -75,7 +77,7 @@ class QueuePodSet(Struct):
 
     name: Annotated[str, doc("Name of the set.")]
     count: Annotated[Int32, doc("Number of pods.", minimum=0)] = 1
-    request: Annotated[ResourceList, doc("Requests of one pod.")] = {}
+    request: Annotated[ResourceList, doc("Requests of one pod.", max_properties=MAX_RESOURCES)] = {}
 
 
 class QueueUnitSpec(Struct):
@@ -85,8 +87,8 @@ class QueueUnitSpec(Struct):
     priority: Annotated[Int32 | None, doc("Priority; default: that of the class.")] = None
     priority_class_name: Annotated[str, doc("PriorityClass of the job.")] = ""
     queue: Annotated[str, doc("Queue in which the job waits.")] = ""
-    pod_sets: Annotated[list[QueuePodSet], doc("Pods of the job: 1 to 8 sets, immutable.")] = []
-    request: Annotated[ResourceList, doc("Requests of all pods.")] = {}
+    pod_sets: Annotated[list[QueuePodSet], doc("Pods of the job: 1 to 8 sets, immutable.", max_items=8)] = []
+    request: Annotated[ResourceList, doc("Requests of all pods.", max_properties=MAX_RESOURCES)] = {}
 
 
 class QueueUnitCheck(Struct):

@@ -171,3 +171,13 @@ REFUSED = {
 def test_not_permitted(namespace: dict[str, str]) -> None:
     with pytest.raises(NotPermitted):
         permitted("q", None, namespace)
+
+
+@pytest.mark.parametrize("quota", ["koordinator-system-quota", "koordinator-root-quota"])
+def test_a_job_names_no_built_in_quota(quota: str) -> None:
+    """No limit of a tenant covers them; a Queue of the administrator may list one."""
+    with pytest.raises(NotPermitted, match=f"{quota} is not for jobs"):
+        permitted(quota, None, {})
+    with pytest.raises(NotPermitted, match=f"{quota} is not for jobs"):
+        permitted(quota, {}, {})
+    assert permitted(quota, {names.ANNOTATION_AVAILABLE_QUOTA: quota}, {}) == (quota,)

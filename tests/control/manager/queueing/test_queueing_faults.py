@@ -10,14 +10,17 @@ import asyncio
 import copy
 import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from control.manager import controller
 from control.manager.queueing import queuecontroller, unitstates
 from control.manager.queueing.queuecontroller import REFUSED_RETRY_S
+from control.standalone.patch.merge_patch import apply
+from koordlet.api import names
 from koordlet.api.meta import Status
 from koordlet.kube.errors import from_status
 from tests.control.descheduler.migration.world import FaultAt, no_faults
@@ -282,3 +285,146 @@ async def test_pods_of_a_job_that_is_suspended_again_count_until_they_are_gone()
         await quiet(world)
         await quiet(world)
         assert world.unit(second)["status"]["phase"] == "Running"
+
+
+def orphan(world: QueueWorld, name: str) -> None:
+    """`kubectl delete --cascade=orphan`: the garbage collector leaves the unit, which has no owner any more."""
+    world.collect = lambda: None  # type: ignore[method-assign]
+    world.delete(world.job(name))
+
+
+def hold_by_finalizer(world: QueueWorld, name: str) -> None:
+    job = world.job(name)
+    meta = {**job["metadata"], "deletionTimestamp": "2027-01-15T08:00:00Z", "finalizers": ["tenant/x"]}
+    world.finish(world.store.put("jobs", {**job, "metadata": meta}))
+    world.store.put("jobs", {**world.job(name), "status": {"ready": 0, "active": 0}})
+
+
+def leave_queue(world: QueueWorld, name: str) -> None:
+    world.finish(world.job(name))
+    job = world.job(name)
+    world.store.put("jobs", {**job, "metadata": {**job["metadata"], "annotations": {}}})
+
+
+@pytest.mark.parametrize("leave", [orphan, hold_by_finalizer, leave_queue])
+async def test_a_unit_whose_job_can_have_no_pods_any_more_holds_no_quota(
+    leave: Callable[[QueueWorld, str], None],
+) -> None:
+    """A tenant may bring this about for any number of jobs, and would keep all others out of a quota."""
+    world = QueueWorld(LIMITS, PARENTS, random.Random(1))
+    async with running(world):
+        first = world.submit("a", 4)
+        await quiet(world)
+        assert world.unit(first)["status"]["phase"] == "Running"
+        leave(world, first)
+        second = world.submit("a", 4)
+        await quiet(world)
+        await quiet(world)
+        assert world.unit(first)["status"]["phase"] in ("Failed", "Succeed")
+        assert world.unit(second)["status"]["phase"] == "Running"
+        assert +world.counted() == world.admitted() and world.violations == []
+
+
+async def test_a_unit_is_not_ended_because_the_cache_of_jobs_is_behind() -> None:
+    world = QueueWorld(LIMITS, PARENTS, random.Random(1))
+    async with running(world):
+        name = world.submit("a", 4)
+        await quiet(world)
+        await world.restart(stale=False, jobs={})
+        await world.advance(5.0)
+        assert world.unit(name)["status"]["phase"] == "Running"
+
+
+async def test_pods_that_have_no_node_hold_no_quota() -> None:
+    """With a large `parallelism` a job that was admitted as a small one would block its quota by waiting pods."""
+    world = QueueWorld(LIMITS, PARENTS, random.Random(1))
+    async with running(world):
+        name = world.submit("b", 1)
+        await quiet(world)
+        pod = copy.deepcopy(world.pods_of(world.job(name))[0])
+        for number in range(20):
+            meta = {**pod["metadata"], "name": f"waiting-{number}", "uid": f"waiting-{number}"}
+            spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
+            world.store.put("pods", {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
+        second = world.submit("b", 4)
+        await quiet(world)
+        assert world.counted()["b"] == 5000
+        assert world.unit(second)["status"]["phase"] == "Running"
+
+
+async def test_a_unit_of_another_object_is_not_polled() -> None:
+    """A tenant may make any number of units with the names of its jobs."""
+    world = QueueWorld(LIMITS, PARENTS, random.Random(1))
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "c"}
+    reference = {"apiVersion": "tenant/v1", "kind": "Job", "name": "other", "uid": "other"}
+    meta = {"name": "j1", "namespace": "default", "ownerReferences": [owner]}
+    world.collect = lambda: None  # type: ignore[method-assign]
+    world.store.put("queueunits", {"metadata": meta, "spec": {"consumerRef": reference}, "status": {}})
+    async with running(world):
+        name = world.submit("a", 1)
+        await quiet(world)
+        assert name == "j1" and not world.jobs.queue._due
+        del world.store.objects["queueunits"]["default/j1"]
+        await quiet(world)
+        assert world.unit(name)["status"]["phase"] == "Running"
+
+
+async def test_a_unit_that_the_cache_cannot_follow_stops_no_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every write of its status is a conflict: its newest version is one that the cache does not keep."""
+    monkeypatch.setattr(queuecontroller, "MAX_ADMISSIONS", 1)
+    world = QueueWorld(LIMITS, PARENTS, random.Random(1))
+    stuck, other = world.submit("a", 1), world.submit("a", 1)
+    attempts = 0
+
+    def conflict(method: str, path: str) -> str:
+        nonlocal attempts
+        if method == "PATCH" and path.endswith(f"queueunits/{stuck}/status"):
+            attempts += 1
+            raise from_status(Status(code=409, reason="Conflict", message="the object has been modified"))
+        return ""
+
+    world.faults = conflict
+    async with running(world):
+        await quiet(world)
+        await quiet(world)
+        assert world.unit(other)["status"]["phase"] == "Running" and attempts == 1
+
+
+@pytest.mark.parametrize("change", [{"spec": {"queue": "free"}}, {"metadata": {"labels": {"costly": "no"}}}])
+async def test_a_reserved_unit_avoids_no_check_by_a_change(change: dict[str, Any]) -> None:
+    world = QueueWorld(LIMITS, PARENTS, random.Random(1))
+    check = {"name": "budget", "labelSelector": {"matchExpressions": [{"key": "costly", "operator": "DoesNotExist"}]}}
+    for name, checks in (("checked", [check]), ("free", [])):
+        annotations = {names.ANNOTATION_AVAILABLE_QUOTA: "a"}
+        meta = {"name": name, "namespace": names.KOORDINATOR_NAMESPACE, "annotations": annotations}
+        world.store.put("queues", {"metadata": meta, "spec": {"admissionChecks": checks}, "status": {}})
+    async with running(world):
+        name = world.submit("checked", 1)
+        await quiet(world)
+        assert world.unit(name)["status"]["phase"] == "Reserved"
+        world.store.put("queueunits", apply(copy.deepcopy(world.unit(name)), change))
+        await quiet(world)
+        assert world.unit(name)["status"]["phase"] == "Reserved"
+        world.store.put(
+            "queues", {**world.store.objects["queues"][f"{names.KOORDINATOR_NAMESPACE}/checked"], "spec": {}}
+        )
+        await quiet(world)
+        assert world.unit(name)["status"]["phase"] == "Running", "no queue has the check any more"
+
+
+async def test_a_pass_yields_between_two_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant makes any number of units: webhooks are answered meanwhile."""
+    world = QueueWorld(LIMITS, PARENTS, random.Random(1))
+    for _ in range(20):
+        world.submit("nowhere", 1)
+    async with running(world):
+        await quiet(world)
+        yields = 0
+
+        async def counted() -> None:
+            nonlocal yields
+            yields += 1
+
+        monkeypatch.setattr(queuecontroller, "yield_to_loop", counted)
+        await world.queue._pass()
+        assert yields >= 3 * 20

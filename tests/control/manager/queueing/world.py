@@ -184,7 +184,7 @@ class QueueWorld:
         self.queue, self.jobs = QueueController(context), QueuedJobsController(context)
         for plural in KINDS:
             states = self.store.history[plural]
-            self._deliver(plural, caches.get(plural) or (self.rng.choice(states) if stale else states[-1]))
+            self._deliver(plural, caches.get(plural, self.rng.choice(states) if stale else states[-1]))
         for controller in (self.queue, self.jobs):
             self._tasks.append(asyncio.create_task(controller.run()))
 
@@ -251,7 +251,7 @@ class QueueWorld:
     def run_pods(self) -> None:
         """Kubernetes' Job controller and the kubelet: pods of resumed jobs are ready at once."""
         for job in list(self.store.objects[JOBS].values()):
-            if _ended(job):
+            if _ended(job) or "deletionTimestamp" in job["metadata"]:
                 continue
             pods, status = self.pods_of(job), dict(job["status"])
             if job["spec"]["suspend"]:
