@@ -30,6 +30,10 @@ REFUSED: Final[dict[str, SyscallNumbers]] = {
     # other namespaces and roots
     "setns": SyscallNumbers(308, 268), "unshare": SyscallNumbers(272, 97), "chroot": SyscallNumbers(161, 51),
     "pivot_root": SyscallNumbers(155, 41),
+    # mounts past the rules of AppArmor, which knows mount(2) only (Linux 6.1)
+    "open_tree": SyscallNumbers(428, 428), "move_mount": SyscallNumbers(429, 429),
+    "fsopen": SyscallNumbers(430, 430), "fsconfig": SyscallNumbers(431, 431), "fsmount": SyscallNumbers(432, 432),
+    "fspick": SyscallNumbers(433, 433), "mount_setattr": SyscallNumbers(442, 442),
     # memory and descriptors of other processes
     "ptrace": SyscallNumbers(101, 117), "process_vm_readv": SyscallNumbers(310, 270),
     "process_vm_writev": SyscallNumbers(311, 271), "kcmp": SyscallNumbers(312, 272),

@@ -30,7 +30,7 @@ RULES = """\
   ptrace read,
   ptrace readby,
 
-  # All of the image and of the node is readable, except Secrets and other volumes of pods.
+  # All of the image and of the node is readable, except Secrets and other volumes of pods below this path.
   /{,**} r,
   deny /var/lib/kubelet/pods/*/volumes/** rwklmx,
   # The image's programs and libraries; koordlet starts iptables.
@@ -41,6 +41,8 @@ RULES = """\
 
   # Kernel settings. Below /sys/fs and /proc/sys: koordlet outside a container.
   /{host-cgroup,sys/fs/cgroup}/** w,
+  # cgroup v1: a program that the kernel runs without confinement, and which devices may be opened.
+  deny /{host-cgroup,sys/fs/cgroup}/{,**/}{release_agent,devices.allow,devices.deny} wl,
   /{host-sys-fs,sys/fs}/{bpf,resctrl}/{,**} w,
   mount fstype=bpf -> /{host-sys-fs,sys/fs}/bpf/,
   mount fstype=resctrl -> /{host-sys-fs,sys/fs}/resctrl/,
@@ -52,7 +54,9 @@ RULES = """\
 
   # Its own files, and the sockets of the kubelet and of container runtimes.
   /{host-var-run-koordlet,var/lib/koordlet,var/log/koordlet}/{,**} rwk,
-  /{host-etc-hookserver,usr/local/vgpu,host-var-lib/terway/qos}/{,**} rwk,
+  /{host-etc-hookserver,host-var-lib/terway/qos}/{,**} rwk,
+  # Not HAMi-core's library beside them, which containers load.
+  /usr/local/vgpu/{vgpulock,containers}/{,**} rwk,
   /{host-run,host-var-run,var/lib/kubelet}/**.sock w,
 
   include if exists <local/koordlet>

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -46,6 +47,15 @@ def test_the_apparmor_profile_is_valid() -> None:
     assert done.returncode == 0, done.stderr
     capabilities = {line.split()[1].rstrip(",") for line in profile.read_text().splitlines() if "capability" in line}
     assert capabilities == {each.name.lower() for each in CAPABILITIES}
+
+
+def test_the_apparmor_profile_refuses_ways_out() -> None:
+    """cgroup v1 has files that make the kernel run a program, and that allow devices; HAMi-core's library is loaded by
+    containers."""
+    rules = [line.strip() for line in apparmor.profile().splitlines() if not line.strip().startswith("#")]
+    (cgroups,) = (rule for rule in rules if rule.startswith("deny") and "sys/fs/cgroup" in rule)
+    assert {"release_agent", "devices.allow"} <= set(re.findall(r"[a-z_.]+", cgroups)) and cgroups.endswith(" wl,")
+    assert [rule for rule in rules if "usr/local/vgpu" in rule] == ["/usr/local/vgpu/{vgpulock,containers}/{,**} rwk,"]
 
 
 def test_koordlet_has_no_right_that_amounts_to_commands_in_containers() -> None:

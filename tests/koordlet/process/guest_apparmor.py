@@ -68,6 +68,13 @@ def test_secrets_of_pods_are_not_readable() -> None:
     assert works("os.listdir('/var/lib/kubelet')")
 
 
+def test_the_library_of_containers_is_not_written() -> None:
+    folder = Path("/usr/local/vgpu")
+    (folder / "vgpulock").mkdir(parents=True, exist_ok=True)
+    assert not works(f"os.open('{folder}/libvgpu.so', os.O_WRONLY | os.O_CREAT)")
+    assert works(f"os.open('{folder}/vgpulock/lock', os.O_WRONLY | os.O_CREAT)")
+
+
 @pytest.fixture
 def container() -> Iterator[int]:
     """A process in the runtime's default profile."""
