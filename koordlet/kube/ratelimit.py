@@ -29,14 +29,14 @@ class TokenBucket:
         self._tokens -= 1
         return max(0.0, -self._tokens / self._qps)
 
-    def try_take(self) -> bool:
-        """Take a token if one is available now."""
+    def try_take(self, tokens: float = 1.0) -> bool:
+        """Take a token, or this number, if they are available now."""
         if self._qps <= 0:
             return True
         self._refill()
-        if self._tokens < 1:
+        if self._tokens < tokens:
             return False
-        self._tokens -= 1
+        self._tokens -= tokens
         return True
 
     async def acquire(self) -> float:

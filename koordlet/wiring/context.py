@@ -96,9 +96,9 @@ class WiringContext:
         lifetime = max(MAX_MISSED_ROUNDS * period, MIN_FACT_LIFETIME_S)
         return self.cache.facts.get(key, newer_than=boot_clock() - lifetime)
 
-    def early_trigger(self, task: Periodic) -> EarlyTrigger:
-        """Runs `task` early when pods are added or deleted."""
-        trigger = EarlyTrigger(task.trigger)
+    def early_trigger(self, task: Periodic, length: Callable[[], int] = lambda: 0) -> EarlyTrigger:
+        """Runs `task` early when pods are added or deleted. `length`: bytes that it reads."""
+        trigger = EarlyTrigger(task.trigger, length=length)
         self.runner.add_stop(f"early trigger {task.name}", trigger.close)
         return trigger
 

@@ -107,7 +107,7 @@ def cluster(context: WiringContext) -> Cluster:
         context.runner.add(informer)
     context.health.check("pods", lambda: pods.error or None)
     task = context.periodic("pods", options.kubelet_sync_interval, states.sync_pods)
-    context.pleg.add_handler(context.early_trigger(task).on_added)
+    context.pleg.add_handler(context.early_trigger(task, lambda: kubelet.answer_bytes).on_added)
     context.runner.add(task)
     states.callbacks.attach(context.registries)
     context.runner.add(states.callbacks)

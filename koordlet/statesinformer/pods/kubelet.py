@@ -35,6 +35,10 @@ from koordlet.statesinformer.pods.longpods import LONG_BYTES, reduced
 REQUEST_BUCKETS_S = tuple(0.001 * 4**k for k in range(7))
 MAX_ANSWER_BYTES = 3 << 30
 """Of all batches: more than 300 pods of the largest size, which tenants can create."""
+COMPARED_BYTES = 1 << 20
+"""A longer pod uses up its allowance also by comparisons: ordinary pods have 5 to 20 KiB."""
+COMPARISON_SHARE = 16
+"""A comparison takes this share of the time of decoding."""
 MAX_ERROR_BYTES = 200
 MIN_LOGGED_DELAY_S = 1.0
 """A delay by koordlet itself is logged from this length on; shorter ones are only counted."""
@@ -139,6 +143,8 @@ class KubeletClient:
         self._allowance = DecodeAllowance()
         self.decoded_bytes = 0
         """Bytes of pods decoded since the start; unchanged pods add nothing."""
+        self.answer_bytes = 0
+        """Length of the last list of pods."""
         self.postponed = 0
         """Pods that changed so much that an answer was not compared with their last state."""
         self._session: aiohttp.ClientSession | None = None
@@ -149,9 +155,12 @@ class KubeletClient:
         decoded: dict[_Digest, Pod] = {}
         self._allowance.start(self._digests)
         malformed: WireError | None = None
+        length = 0
         async with aclosing(self._get("/pods/")) as batches:
             async for batch in batches:
+                length += len(batch)
                 malformed = self._take(batch, decoded) or malformed
+        self.answer_bytes = length
         if malformed is not None and not decoded:
             raise KubeletError(f"kubelet /pods/: {malformed}") from malformed
         self._decoded = decoded
@@ -182,12 +191,15 @@ class KubeletClient:
         if last is not None and self._allowance.spent(uid):
             self.postponed += 1
             return last, self._decoded[last]
+        size = len(memoryview(raw))
         digest = _digest(raw)
         known = self._decoded.get(digest)
         if known is not None:
+            if size > COMPARED_BYTES:
+                self._allowance.take(uid, size // COMPARISON_SHARE)
             return digest, known
         if last is not None:
-            self._allowance.take(uid, len(memoryview(raw)))
+            self._allowance.take(uid, size)
         return digest, self._decode(raw)
 
     def _decode(self, raw: msgspec.Raw) -> Pod:

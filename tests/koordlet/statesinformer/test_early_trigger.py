@@ -8,7 +8,7 @@ import pytest
 
 from koordlet.app.periodic import Periodic
 from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
-from koordlet.statesinformer.pods.earlytrigger import EarlyTrigger
+from koordlet.statesinformer.pods.earlytrigger import BURST_BYTES, MAX_BYTES_PER_S, EarlyTrigger
 from koordlet.statesinformer.pods.model import Workloads
 from koordlet.statesinformer.pods.pleg import Pleg, PodEvent, PodEventKind
 from tests.fakeclock import FakeClock
@@ -29,6 +29,19 @@ async def test_a_burst_of_ten_then_five_per_second() -> None:
         for _ in range(3):
             prompt.on_added(POD)
     assert len(calls) == pytest.approx(60, abs=1)
+
+
+async def test_long_answers_are_read_early_less_often() -> None:
+    """A tenant chooses the length of the kubelet's answer, up to gigabytes, and starts pods at any rate."""
+    clock, calls = FakeClock(), []
+    prompt = EarlyTrigger(lambda: calls.append(clock.monotonic()), length=lambda: BURST_BYTES // 4, clock=clock)
+    for _ in range(100):
+        prompt.on_added(POD)
+    assert len(calls) == 4
+    for _ in range(100):
+        await clock.advance(0.1)
+        prompt.on_added(POD)
+    assert len(calls) == pytest.approx(4 + 10 * MAX_BYTES_PER_S / (BURST_BYTES / 4), abs=1)
 
 
 async def test_an_early_run_restarts_the_period() -> None:

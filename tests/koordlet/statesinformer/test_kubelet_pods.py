@@ -469,6 +469,29 @@ async def test_a_pod_without_allowance_is_not_even_compared(
     assert client.postponed == 20 - len(hashed)
 
 
+@pytest.mark.parametrize(("labels", "compared"), [(1000, 20), (15_000, 2)])
+async def test_a_very_long_pod_is_compared_at_a_limited_rate(
+    kubelet: Kubelet, client: KubeletClient, monkeypatch: pytest.MonkeyPatch, labels: int, compared: int
+) -> None:
+    hashed: list[int] = []
+    digest = kubelet_module._digest
+
+    def counted(raw: msgspec.Raw) -> tuple[int, int]:
+        hashed.append(len(memoryview(raw)))
+        return digest(raw)
+
+    monkeypatch.setattr(kubelet_module, "_digest", counted)
+    monkeypatch.setattr(kubelet_module, "COMPARED_BYTES", 100_000)
+    monkeypatch.setattr(kubelet_module, "COMPARISON_SHARE", 1)
+    long = pod("a", "uid-a")
+    long["metadata"]["labels"] = {f"label-{number}": "" for number in range(labels)}
+    kubelet.answer = {"items": [long]}
+    for _ in range(21):
+        await client.pods()
+    assert len(hashed) == 1 + compared
+    assert client.answer_bytes >= len(json.dumps(kubelet.answer, separators=(",", ":")))
+
+
 def test_the_digest_of_a_long_pod_covers_every_byte() -> None:
     part = kubelet_module._HASHED_BYTES
     text = b'"' + b"a" * part + b"b" * part + b'c"'
