@@ -33,7 +33,7 @@ COMPONENTS: Final[Mapping[str, Component]] = {
     "koordlet": Component(KoordletOptions, gates.KOORDLET, ("--node-name=node",)),
     "koord-manager": Component(ManagerOptions, gates.MANAGER),
     "koord-scheduler": Component(SchedulerOptions, gates.SCHEDULER),
-    "koord-descheduler": Component(DeschedulerOptions, gates.MANAGER),
+    "koord-descheduler": Component(DeschedulerOptions, gates.DESCHEDULER),
 }
 
 
@@ -48,7 +48,7 @@ def check_workload(workload: Mapping[str, Any]) -> Iterator[MigrationItem]:
     spec = workload["spec"]["template"]["spec"]
     container = next((item for item in spec["containers"] if item["name"] in (name, name.removeprefix("koord-"))), None)
     container = container or spec["containers"][0]
-    arguments = [*_after_binary(container.get("command") or []), *(container.get("args") or [])]
+    arguments = joined([*_after_binary(container.get("command") or []), *(container.get("args") or [])])
     yield from check_flags(name, component, arguments)
     yield from check_gates(name, component, arguments)
     if name == "koordlet":
@@ -58,6 +58,9 @@ def check_workload(workload: Mapping[str, Any]) -> Iterator[MigrationItem]:
 def check_selector(name: str, workload: Mapping[str, Any]) -> MigrationItem:
     """The selector of a workload cannot be changed, so another one prevents that the manifests are applied over it."""
     selector = (workload["spec"].get("selector") or {}).get("matchLabels")
+    if name == "koord-descheduler":
+        todo = f"Delete deployment/{name} and apply deploy/descheduler and the rights that it needs, or keep it."
+        return MigrationItem("component", name, "action", "is not part of deploy: it stays as it is", todo)
     if selector == {"koord-app": name}:
         return MigrationItem("component", name, "same", "is replaced in place, by a rolling update")
     todo = f"Delete the {workload.get('kind') or 'workload'} just before the manifests are applied."
@@ -66,6 +69,17 @@ def check_selector(name: str, workload: Mapping[str, Any]) -> MigrationItem:
 
 def _after_binary(command: Sequence[str]) -> Sequence[str]:
     return command[1:]
+
+
+def joined(arguments: Sequence[str]) -> list[str]:
+    """Each flag with its value as one argument; `--flag value` is the same as `--flag=value`."""
+    result: list[str] = []
+    for argument in arguments:
+        if not argument.startswith("-") and result and result[-1].startswith("-") and "=" not in result[-1]:
+            result[-1] += f"={argument}"
+        else:
+            result.append(argument)
+    return result
 
 
 def check_flags(name: str, component: Component, arguments: Sequence[str]) -> Iterator[MigrationItem]:

@@ -91,6 +91,26 @@ def test_all_stages_of_gates_are_spelled_out(known: bool) -> None:
         assert [item.outcome for item in items] == ["action", "same"]
 
 
+def test_a_value_may_be_an_argument_of_its_own() -> None:
+    """The gates of such a workload would silently be lost."""
+    arguments = [
+        "--v",
+        "4",
+        "--feature-gates",
+        "BECPUEvict=true,CgroupReconcile=true",
+        "-feature-gates=Accelerators=true",
+    ]
+    gate = [item for item in check_workload(shipped.koordlet(arguments)) if item.area == "gate"]
+    assert [item.todo for item in gate] == [
+        "Set --feature-gates=Accelerators=true,BECPUEvict=true,CgroupReconcile=true"
+    ]
+
+
+def test_the_descheduler_is_not_replaced_by_the_take_over() -> None:
+    first = next(iter(check_workload(shipped.workload("koord-descheduler", []))))
+    assert (first.area, first.outcome) == ("component", "action") and "deploy/descheduler" in first.todo
+
+
 def test_a_workload_without_counterpart_stays() -> None:
     (item,) = check_workload(shipped.workload("koord-device-plugin", ["--x"]))
     assert (item.outcome, item.area) == ("differs", "component")
