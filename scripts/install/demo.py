@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import os
+import pty
 import subprocess
 import sys
 import tempfile
@@ -138,9 +139,17 @@ class InstallDemo:
     def run(self, command: str) -> int:
         """Run a shell command on the cluster; its exit status."""
         self._title("With KUBECONFIG of the cluster")
-        environ = {**os.environ, "KUBECONFIG": str(self._layout.admin_kubeconfig)}
         sys.stdout.flush()
-        return subprocess.run(["sh", "-c", command], env=environ, check=False, stdin=subprocess.DEVNULL).returncode
+        return subprocess.run(
+            ["sh", "-c", command], env=self._environ(), check=False, stdin=subprocess.DEVNULL
+        ).returncode
+
+    def open_shell(self) -> None:
+        """An interactive shell with kubectl, koordctl and KUBECONFIG; returns when it ends."""
+        self._title("A shell on the cluster, until its end: kubectl, kubectl koord and koordctl work")
+        sys.stdout.flush()
+        os.environ.update(self._environ())
+        pty.spawn([os.environ.get("SHELL", "/bin/bash")])  # this terminal belongs to a process of another PID namespace
 
     def uninstall(self) -> None:
         self._title("kubectl delete -k deploy/embedded --ignore-not-found")
@@ -188,15 +197,18 @@ class InstallDemo:
 
     def _top(self, *arguments: str) -> str:
         """The plugin, as kubectl finds it on PATH; empty while koordlet has no figures."""
-        environ = {
-            **os.environ,
-            "KUBECONFIG": str(self._layout.admin_kubeconfig),
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "COLUMNS": "120",
-        }
+        environ = {**self._environ(), "COLUMNS": "120"}
         command = [str(self.kubectl.path), "koord", "top", "--once", *arguments]
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=90, check=False)
         return done.stdout if done.returncode == 0 else ""
+
+    def _environ(self) -> dict[str, str]:
+        """With the cluster's kubeconfig, and with kubectl's plugin on PATH."""
+        return {
+            **os.environ,
+            "KUBECONFIG": str(self._layout.admin_kubeconfig),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
 
     def _file(self, name: str, text: str) -> str:
         path = self._folder / name
@@ -237,8 +249,7 @@ def play(folder: Path, progress: TerminalProgress, images: Path | None, *, once:
         demo.overcommit()
         demo.show()
         if not once:
-            progress.say(f"\nexport KUBECONFIG={demo.state_dir}/apiserver/admin.kubeconfig; a shell, until its end:")
-            subprocess.run([os.environ.get("SHELL", "/bin/bash")], check=False)
+            demo.open_shell()
         if then and (status := demo.run(then)):
             problems.append(f"the command ended with status {status}")
         demo.uninstall()

@@ -27,6 +27,11 @@ ip address add 10.88.0.1/24 dev node0
 ip link set node0 up
 ip route add default via 10.88.0.254 dev node0
 echo 1 >/proc/sys/net/ipv4/ip_forward
+if [ -t 0 ]; then # a module that may open a shell: it stays in the terminal's foreground
+  trap : INT
+  "$@"
+  exit
+fi
 set -m # without job control, the child would ignore INT
 "$@" & # bash stays process 1 and reaps the orphans of container shims
 child=$!

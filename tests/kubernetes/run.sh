@@ -26,7 +26,16 @@ if [ "${1:-}" = --module ]; then
 else
   command=(-m pytest ${CI:+-p tests.no_skips} -m kubernetes --basetemp="$PWD/$folder/tmp")
 fi
-setpriv --pdeathsig KILL tests/kubernetes/enter.sh "$folder" build/venv/bin/python "${command[@]}" "$@" </dev/null &
+run=(setpriv --pdeathsig KILL tests/kubernetes/enter.sh "$folder" build/venv/bin/python "${command[@]}" "$@")
+if [ "${command[1]}" != pytest ] && [ -t 0 ]; then # the module may open a shell, which needs the terminal
+  trap : INT # the terminal sends it to the module, too
+  status=0
+  "${run[@]}" || status=$?
+  remove_groups || status=1
+  rm -rf "$folder"
+  exit $status
+fi
+"${run[@]}" </dev/null &
 cluster=$!
 trap 'kill -INT $(pgrep -P $cluster)' INT TERM # enter.sh is unshare, which ignores signals, and its child
 while kill -0 $cluster 2>/dev/null; do # a signal ends `wait`
