@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
-import subprocess
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from control import manifestfiles
-from tests.kubernetes.components import CONTAINERD, NODE, ROOT, Kubernetes, wait_for
+from koordlet.app.version import ABBREVIATED
+from scripts.install import archive, rootfs
+from scripts.install.imagespecs import SPECS
+from tests.kubernetes.components import NODE, ROOT, Kubernetes, wait_for
 from tests.kubernetes.installation import NAMESPACE, WORKLOADS, get
 from tests.kubernetes.podload import PodLoad, left_in_cluster, pod_load, webhook_policies
 
-pytestmark = pytest.mark.kubernetes
-NEXT = "next"
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(1200)]  # images are built twice
+NEXT, NEXT_COMMIT = "next", "0123456789abcdef0123456789abcdef01234567"
 IMAGES = (manifestfiles.CONTROL_PLANE_IMAGE, manifestfiles.NODE_IMAGE)
 OWN = '{"enable": true, "metricReportIntervalSeconds": 30, "cpuReclaimThresholdPercent": 71}'
 """A user's configuration, which an upgrade must keep."""
@@ -28,9 +33,20 @@ def load(kubernetes: Kubernetes) -> Iterator[PodLoad]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def next_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both images again, of another commit and with another tag."""
+    path = tmp_path_factory.mktemp("next-images") / "images.tar"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rootfs, "commit", lambda: NEXT_COMMIT)
+        patch.setattr(archive, "SPECS", [replace(spec, name=tagged(spec.name)) for spec in SPECS])
+        archive.write(path)
+    return path
+
+
 @pytest.fixture
-def next_version(tmp_path: Path) -> Path:
-    """An overlay of deploy/base whose images have another tag, which the node has."""
+def next_version(kubernetes: Kubernetes, next_images: Path, tmp_path: Path) -> Path:
+    """An overlay of deploy/base with the next images, which the node has."""
     overlay = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
@@ -38,29 +54,54 @@ def next_version(tmp_path: Path) -> Path:
         "images": [{"name": image.rpartition(":")[0], "newTag": NEXT} for image in IMAGES],
     }
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
-    for image in IMAGES:
-        tag = f"{image.rpartition(':')[0]}:{NEXT}"
-        command = ["ctr", "--address", str(CONTAINERD), "--namespace", "k8s.io", "images", "tag", "--force", image, tag]
-        subprocess.run(command, check=True, capture_output=True)
+    kubernetes.import_image(next_images)
     return tmp_path
 
 
-def rolled_out(cluster: Kubernetes) -> set[str]:
-    """Wait for the workloads; the tags of the images that the pods run."""
+def tagged(image: str) -> str:
+    return f"{image.rpartition(':')[0]}:{NEXT}"
+
+
+def rolled_out(cluster: Kubernetes) -> list[Any]:
+    """Wait for the workloads; their pods."""
     for workload in WORKLOADS:
         cluster.kubectl("-n", NAMESPACE, "rollout", "status", workload, "--timeout=150s")
-    pods = [pod for pod in get(cluster, "pods", "-n", NAMESPACE)["items"] if "deletionTimestamp" not in pod["metadata"]]
-    return {container["image"].rpartition(":")[2] for pod in pods for container in pod["spec"]["containers"]}
+    pods = get(cluster, "pods", "-n", NAMESPACE)["items"]
+    return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+
+def running(cluster: Kubernetes) -> set[tuple[str, str, str]]:
+    """Program, tag of the image, and commit by the program itself, of every container of the workloads."""
+    versions = set()
+    for pod in rolled_out(cluster):
+        for container in pod["spec"]["containers"]:
+            name, program = pod["metadata"]["name"], container["command"][0]
+            shown = cluster.kubectl("-n", NAMESPACE, "exec", name, "-c", container["name"], "--", program, "--version")
+            commit = re.search(r"commit (\w+)", shown.stdout)
+            assert commit, shown.stdout
+            versions.add((program, container["image"].rpartition(":")[2], commit[1]))
+    return versions
+
+
+def expected(tag: str, commit: str) -> set[tuple[str, str, str]]:
+    return {(workload.rpartition("/")[2], tag, commit[:ABBREVIATED]) for workload in WORKLOADS}
+
+
+def restored_series(cluster: Kubernetes) -> int:
+    """How many series of its predecessor's metric cache koordlet has read, by its log."""
+    log = cluster.kubectl("-n", NAMESPACE, "logs", "daemonset/koordlet", "--tail=-1").stdout
+    restored = re.search(r'"Metric cache restored" series="?(\d+)', log)
+    return int(restored[1]) if restored else 0
 
 
 def configuration(cluster: Kubernetes) -> str:
     return str(get(cluster, "configmap", "slo-controller-config", "-n", NAMESPACE)["data"]["colocation-config"])
 
 
-def test_install_upgrade_rollback_and_uninstall(kubernetes: Kubernetes, load: PodLoad, next_version: Path) -> None:
-    shipped = IMAGES[0].rpartition(":")[2]
+def test_install_upgrade_rollback_and_uninstall(kubernetes: Kubernetes, next_version: Path, load: PodLoad) -> None:
+    shipped = expected(IMAGES[0].rpartition(":")[2], rootfs.commit())
     kubernetes.kubectl("apply", "-k", str(ROOT / "deploy"))
-    assert rolled_out(kubernetes) == {shipped}
+    assert running(kubernetes) == shipped
     wait_for(lambda: webhook_policies(kubernetes) == {"Ignore"}, "webhooks are registered")
     load.more()
     patch = yaml.safe_dump({"data": {"colocation-config": OWN}})
@@ -68,14 +109,16 @@ def test_install_upgrade_rollback_and_uninstall(kubernetes: Kubernetes, load: Po
 
     kubernetes.kubectl("apply", "-k", str(ROOT / "deploy/crds"))
     kubernetes.kubectl("apply", "-k", str(next_version))
-    assert rolled_out(kubernetes) == {NEXT}
+    assert running(kubernetes) == expected(NEXT, NEXT_COMMIT)
+    assert restored_series(kubernetes) > 0, "koordlet has not read its predecessor's state"
     wait_for(lambda: webhook_policies(kubernetes) == {"Ignore"}, "the webhooks stay registered")
     wait_for(lambda: "nodeMetric" in get(kubernetes, "nodemetric", NODE).get("status", {}), "koordlet reports", 180.0)
     assert configuration(kubernetes) == OWN
     load.more()
 
     kubernetes.kubectl("apply", "-k", str(ROOT / "deploy/base"))
-    assert rolled_out(kubernetes) == {shipped}
+    assert running(kubernetes) == shipped
+    assert restored_series(kubernetes) > 0, "koordlet has not read its predecessor's state"
     assert configuration(kubernetes) == OWN
     load.more()
 
