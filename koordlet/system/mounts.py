@@ -32,8 +32,6 @@ class Mount:
     fs_type: str
     source: str
     super_options: tuple[str, ...]
-    propagates: bool = False
-    """Whether mounts below it reach its copies in other namespaces (shared), or come from its original (slave)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,6 @@ def _parse_line(line: str, path: str) -> Mount:
         fs_type=after[0],
         source=_unescape(after[1]),
         super_options=tuple(after[2].split(",")),
-        propagates=any(field.startswith(("shared:", "master:")) for field in before[6:]),
     )
 
 

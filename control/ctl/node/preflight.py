@@ -20,7 +20,6 @@ from control.standalone.kubelet.cgroups import ownermark
 from control.standalone.kubelet.cgroups.directories import CgroupError, CgroupTree
 from control.standalone.kubelet.cgroups.naming import CgroupNames, Driver
 from control.standalone.kubelet.cgroups.ownermark import CgroupMark
-from koordlet.system.mounts import Mount, parse_mountinfo
 
 CGROUP_MOUNT = Path("/sys/fs/cgroup")
 SYS = Path("/sys")
@@ -66,7 +65,7 @@ def collect_facts(kubelet_root: Path, ports: Mapping[str, int], mount: Path = CG
         own_groups=frozenset(made_by_kubelet(kubelet_root)),
         others=other_nodes(tree, kubelet_root.parent) if tree is not None else {},
         busy_ports={part: port for part, port in ports.items() if port_busy(port)},
-        sys_is_private=is_private(parse_mountinfo(Path("/proc/self/mountinfo").read_text()), SYS),
+        sys_is_private=is_private(Path("/proc/self/mountinfo").read_text(), SYS),
     )
 
 
@@ -113,12 +112,16 @@ def refuse(facts: PreflightFacts, wanted: Collection[str], *, bare: bool = False
         raise CtlError(f"port {port} for {part} is in use", f"Choose another with {option} (0: a free one).")
 
 
-def is_private(mounts: Iterable[Mount], path: Path) -> bool:
-    """Whether the mount that holds `path` neither shares nor receives later mounts."""
-    holders = [mount for mount in mounts if path.is_relative_to(mount.point)]
-    deepest = max((len(mount.point.parts) for mount in holders), default=0)
-    visible = [mount for mount in holders if len(mount.point.parts) == deepest]
-    return bool(visible) and not visible[-1].propagates
+def is_private(mountinfo: str, path: Path) -> bool:
+    """Whether the mount that holds `path` neither shares nor receives later mounts; proc_pid_mountinfo(5)."""
+    private, depth = False, 0
+    for line in mountinfo.splitlines():
+        fields = line.partition(" - ")[0].split(" ")
+        point = Path(fields[4])
+        if path.is_relative_to(point) and len(point.parts) >= depth:
+            depth = len(point.parts)
+            private = not any(field.startswith(("shared:", "master:")) for field in fields[6:])
+    return private
 
 
 def other_nodes(tree: CgroupTree, own: Path) -> dict[str, CgroupMark]:

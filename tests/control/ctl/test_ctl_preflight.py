@@ -11,7 +11,6 @@ from control.ctl.errors import CtlError
 from control.ctl.node import preflight
 from control.ctl.node.preflight import PreflightFacts
 from control.standalone.kubelet.cgroups.ownermark import CgroupMark
-from koordlet.system.mounts import parse_mountinfo
 from tests.ports import free_port
 
 ALL = {"apiserver", "kubelet", "koordlet"}
@@ -118,9 +117,9 @@ MOUNTINFO = """\
     ("propagation", "private"), [("", True), ("shared:7 ", False), ("master:7 ", False), ("unbindable ", True)]
 )
 def test_the_mount_that_holds_a_path_decides(propagation: str, private: bool) -> None:
-    mounts = parse_mountinfo(MOUNTINFO.format(sys=propagation))
-    assert preflight.is_private(mounts, Path("/sys")) is private
-    assert not preflight.is_private(mounts, Path("/home"))
+    mountinfo = MOUNTINFO.format(sys=propagation)
+    assert preflight.is_private(mountinfo, Path("/sys")) is private
+    assert not preflight.is_private(mountinfo, Path("/home"))
 
 
 def test_a_bare_node_needs_mount_propagation() -> None:
