@@ -20,6 +20,7 @@ from control.scheduler.process.options import SchedulerOptions
 from control.scheduler.process.process import Scheduler
 from control.slim import EMPTY_LIST, EMPTY_MAP
 from control.standalone.apiserver import ApiServer
+from control.standalone.controllers import nodes
 from koordlet.api.core import Event, Node, Pod
 from koordlet.api.encoding import crdgen
 from koordlet.app.flags import read
@@ -131,7 +132,8 @@ class Running:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    monkeypatch.setattr(nodes, "GRACE_SECONDS", 3600.0)  # the nodes have no kubelets that send heartbeats
     audit = tmp_path / "audit.log"
     async with (
         ApiServer(tmp_path / "api", audit_log=audit) as server,
