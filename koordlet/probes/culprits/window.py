@@ -42,13 +42,12 @@ class CulpritWindow:
             self._added.append((self._last.time_ns, reading.minus(self._last)))
         self._last = reading
         self._pushed = None
-        horizon = reading.time_ns - self.seconds * 1e9
-        while len(self._added) > 1 and (self._added[1][0] <= horizon or self._is_long(0)):
+        window_ns = self.seconds * 1e9
+        while len(self._added) > 1:
+            (begin, _), (end, _) = self._added[0], self._added[1]
+            if end > reading.time_ns - window_ns and end - begin <= window_ns:
+                break
             self._added.popleft()
-
-    def _is_long(self, part: int) -> bool:
-        """Whether a part that has a successor is longer than the window."""
-        return self._added[part + 1][0] - self._added[part][0] > self.seconds * 1e9
 
     def until(self, now: MatrixReading) -> tuple[CulpritMatrix, float] | None:
         """(what was added from the window's begin to `now`, in how many seconds). A pair may occur several times. None

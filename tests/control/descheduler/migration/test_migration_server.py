@@ -4,12 +4,11 @@ koord-scheduler for pods and Reservations. The nodes' kubelets are part of the t
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import pytest
 import yaml
@@ -27,6 +26,7 @@ from control.scheduler.config.shipped import configuration
 from control.scheduler.process.options import SchedulerOptions
 from control.scheduler.process.process import Scheduler
 from control.standalone.apiserver import ApiServer
+from control.standalone.controllers import nodes
 from koordlet.api.core import Event, Node, Pod
 from koordlet.api.crs.migration import PodMigrationJob
 from koordlet.api.crs.reservation import Reservation
@@ -51,11 +51,6 @@ async def _until(check: Callable[[], Awaitable[T | None]], seconds: float = 120.
             await asyncio.sleep(0.05)
 
 
-NODES = ("n1", "n2")
-HEARTBEAT_SECONDS = 5.0
-"""Without heartbeats for 40 s, the API server taints a node."""
-
-
 class Cluster:
     """An API server with nodes, a scheduler, and kubelets that start and end every pod at once."""
 
@@ -63,12 +58,13 @@ class Cluster:
         self.admin = admin
 
     async def start(self, stack: AsyncExitStack, path: Path, kubeconfig: Path) -> None:
+        stack.enter_context(patch.object(nodes, "GRACE_SECONDS", 3600.0))  # no kubelet sends heartbeats
         for crd in crdgen.documents().values():
             path_of = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd['metadata']['name']}"
             params = {"fieldManager": "tests", "force": "true"}
             await self.admin.raw("PATCH", path_of, params=params, body=crd, content_type=PatchKind.APPLY.value)
         await self.admin.raw("POST", "/api/v1/namespaces", body={"metadata": {"name": KOORDINATOR_NAMESPACE}})
-        for name in NODES:
+        for name in ("n1", "n2"):
             amounts = {"cpu": "8", "memory": "16Gi", "pods": "110"}
             await self.admin.raw("POST", "/api/v1/nodes", body={"metadata": {"name": name}})
             status = {"allocatable": amounts, "capacity": amounts, "conditions": [{"type": "Ready", "status": "True"}]}
@@ -88,11 +84,7 @@ class Cluster:
         stack.push_async_callback(stop)
 
     async def _kubelets(self) -> None:
-        heartbeat_at = 0.0
         while True:
-            if time.monotonic() >= heartbeat_at:
-                heartbeat_at = time.monotonic() + HEARTBEAT_SECONDS
-                await self._heartbeat()
             for pod in await self.admin.list(Pod):
                 meta = pod.metadata
                 if meta.deletion_timestamp is not None:
@@ -102,12 +94,6 @@ class Cluster:
                     body = {"status": {"phase": "Running", "conditions": [*_conditions(pod), ready]}}
                     await self.admin.patch(Pod, meta.name, meta.namespace, body=body, subresource="status")
             await asyncio.sleep(0.05)
-
-    async def _heartbeat(self) -> None:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        condition = {"type": "Ready", "status": "True", "lastHeartbeatTime": now}
-        for name in NODES:
-            await self.admin.patch(Node, name, body={"status": {"conditions": [condition]}}, subresource="status")
 
     async def workload(self, name: str, replicas: int, on: str = "") -> list[Pod]:
         """A ReplicaSet whose pods run; on one node first if `on` is set."""
