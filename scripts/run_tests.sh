@@ -52,7 +52,7 @@ trap 'exit 130' INT TERM
 mkdir -p $logs
 set -m # what runs in the background gets process groups, which are ended as a whole
 niceness=5
-tests guest guest -s "$@" </dev/null >$logs/guest.log 2>&1 &
+tests guest guest -s --part=guest "$@" </dev/null >$logs/guest.log 2>&1 &
 guest=$!
 niceness=19
 build_kubernetes "$@" </dev/null >$logs/kubernetes-build.log 2>&1 &

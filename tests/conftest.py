@@ -38,7 +38,7 @@ from tests.runtimes.fixtures import new_dockerd as new_dockerd
 CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "blkio", "pids", "net_cls", "perf_event", "io")
 OURS = re.compile(r"koord(?:ctl)?-?(?:test|bench|process)-(\d+)(?:-|$)")
 """Names of what tests and benches make, with the pid of who made it."""
-CONTROL = Path(__file__).parent / "control"
+PARTS = {"control": Path(__file__).parent / "control", "guest": Path(__file__).parent / "guest"}
 BEGAN = time.time()
 _serial = itertools.count()
 # Times depend on what else the machine does.
@@ -47,7 +47,7 @@ settings.load_profile("koord")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--part", choices=("control", "rest"), help="select tests/control, or all others")
+    parser.addoption("--part", choices=(*PARTS, "rest"), help="collect this folder of tests/, or all others")
 
 
 gc.disable()  # until all tests are collected: collections of the growing heap took half of that time
@@ -58,14 +58,24 @@ def pytest_collection_finish() -> None:
     gc.freeze()  # what was collected lives to the end
 
 
+def in_part(path: Path, part: str) -> bool:
+    if part == "rest":
+        return not any(in_part(path, other) for other in PARTS)
+    return PARTS[part] in (path, *path.parents)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Importing the modules of other parts would take half of a group's start."""
+    part = config.getoption("--part")
+    is_above = part in PARTS and collection_path in PARTS[part].parents
+    return True if part and not is_above and not in_part(collection_path, part) else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A test marked `timing` shares its CPUs with other work: one failure may be that work's, two in a row may not."""
     if part := config.getoption("--part"):
-        of_part: dict[bool, list[pytest.Item]] = {True: [], False: []}
-        for item in items:
-            of_part[(CONTROL in item.path.parents) == (part == "control")].append(item)
-        config.hook.pytest_deselected(items=of_part[False])
-        items[:] = of_part[True]
+        config.hook.pytest_deselected(items=[item for item in items if not in_part(item.path, part)])
+        items[:] = [item for item in items if in_part(item.path, part)]  # a file in the arguments is never ignored
     for item in items:
         if item.get_closest_marker("timing"):
             item.add_marker(pytest.mark.flaky(reruns=1))

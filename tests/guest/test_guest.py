@@ -2,7 +2,7 @@
 
 They show that objects built on this machine load on another kernel, and that usage, throttling, latency and culprits
 are right on cgroup v2 as on v1, also with the bcc variant. A suite that skips a test, runs no test or does not finish
-fails. On a quiet machine all suites take a quarter of an hour; each has a time limit (suites.sh), and the guest is
+fails. On a quiet machine all suites take a quarter of an hour; each has a time limit (suites.py), and the guest is
 stopped after TIMEOUT_S. If the emulated kernel hangs or ends early, it is booted again for the remaining suites, and
 the output reports that.
 """
@@ -18,10 +18,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.guest.suites import BY_HAND, SUITES
+
 pytestmark = [pytest.mark.guest, pytest.mark.timeout(0)]  # TIMEOUT_S is the limit here
 
 ROOT = Path(__file__).resolve().parents[2]
-SUITES = ("sched", "stalls", "cgroups", "settings", "bcc")
+CI_SUITES = tuple(name for name in SUITES if name != BY_HAND)
 TIMEOUT_S = 2600
 BOOTS = 2
 TIMED_OUT = 124
@@ -31,7 +33,7 @@ ENDS = {"124": "its time was up", "137": "it had to be killed"}
 
 def left(results: Path) -> list[str]:
     """Suites that did not come to their end."""
-    return [suite for suite in SUITES if not (results / f"{suite}.end").exists()]
+    return [suite for suite in CI_SUITES if not (results / f"{suite}.end").exists()]
 
 
 def compile_for_the_guest() -> None:
@@ -44,7 +46,7 @@ def compile_for_the_guest() -> None:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of what the guest wrote: see suites.sh."""
+    """Folder of what the guest wrote: see suites.py."""
     out = tmp_path_factory.mktemp("guest")
     compile_for_the_guest()
     until = time.monotonic() + TIMEOUT_S
@@ -52,7 +54,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         # Progress goes to the terminal (with -s) or into the report: a boot alone takes most of a minute.
         limit = str(until - time.monotonic())
         command = [sys.executable, "scripts/guest.py", "--out", os.fspath(out), "--timeout", limit, "--"]
-        status = subprocess.run([*command, "sh", "tests/guest/suites.sh", *left(out)], cwd=ROOT, check=False).returncode
+        status = subprocess.run(
+            [*command, "python", "-m", "tests.guest.suites", *left(out)], cwd=ROOT, check=False
+        ).returncode
         if not left(out) or status == TIMED_OUT:
             break
         log = out / "kernel.log"
@@ -61,7 +65,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("suite", SUITES)
+@pytest.mark.parametrize("suite", CI_SUITES)
 def test_suite_passes_in_the_guest(results: Path, suite: str) -> None:
     report, ended = results / f"{suite}.xml", results / f"{suite}.end"
     assert ended.exists(), f"the guest did not come to the end of suite {suite}"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ast
-import io
+import keyword
 import re
 import subprocess
-import tokenize
-from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -32,9 +31,52 @@ def text(path: Path) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
 
 
-@cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(text(path))
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the tests read of one Python file. Its syntax tree is not kept."""
+
+    classes: list[tuple[str, int, list[str]]]
+    """Name, line and names of base classes."""
+    variables: list[tuple[str, int]]
+    """The names that assignments, loops and parameters bind, and their lines."""
+    docstrings: list[tuple[int, str]]
+    """Line and text of each docstring: of modules, classes and functions, and below assignments of attributes."""
+    words: frozenset[str]
+    """Identifiers, and words of string constants other than docstrings."""
+
+
+@cache
+def facts(path: Path) -> Facts:
+    classes, variables, docstrings = [], [], []
+    strings: set[str] = set()
+    nodes: list[ast.AST] = [tree(path)]
+    while nodes:
+        node = nodes.pop()
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(words))):
+                docstrings.append((node.lineno, words))
+                continue
+            case ast.Name(ctx=ast.Store()):
+                variables.append((node.id, node.lineno))
+            case ast.arg():
+                variables.append((node.arg, node.lineno))
+            case ast.ClassDef():
+                bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
+                classes.append((node.name, node.lineno, bases))
+        for field in node._fields:
+            value = getattr(node, field)
+            for item in value if isinstance(value, list) else (value,):
+                if isinstance(item, ast.AST):
+                    nodes.append(item)
+                elif isinstance(item, str):
+                    strings.add(item)
+                elif isinstance(item, bytes):
+                    strings.add(item.decode("latin-1"))
+    return Facts(classes, variables, docstrings, frozenset(WORD.findall(" ".join(strings))))
 
 
 def dotted(path: Path) -> str:
@@ -43,24 +85,13 @@ def dotted(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def docstrings(path: Path) -> Iterator[tuple[int, str]]:
-    """Line and text of each docstring: of modules, classes and functions, and below assignments of attributes."""
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield node.lineno, node.value.value
-
-
 @cache
 def known_words() -> frozenset[str]:
     """Identifiers of Python, C and shell code, and words of string constants, of all tracked files but documents."""
-    words: set[str] = set()
+    words = set(keyword.kwlist)
     for path in tracked():
         if path.suffix == ".py":
-            skipped = {line for line, _ in docstrings(path)}
-            for token in tokenize.generate_tokens(io.StringIO(text(path)).readline):
-                in_docstring = token.type == tokenize.STRING and token.start[0] in skipped
-                if token.type in (tokenize.NAME, tokenize.STRING) and not in_docstring:
-                    words.update(WORD.findall(token.string))
+            words |= facts(path).words
             words.update(path.parts)
             words.add(path.stem)
         elif path.suffix in (".c", ".h", ".sh", ".proto", ".yaml", ".yml", ".toml", ".txt", ".service", ".json"):

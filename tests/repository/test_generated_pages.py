@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
-
 from scripts import configreference, metricsreference
-from tests.repository.sources import product_modules, tree
+from tests.repository.sources import facts, product_modules
 
 
 def test_the_configuration_reference_is_current() -> None:
@@ -19,12 +17,6 @@ def test_the_metrics_of_components_are_current() -> None:
 
 
 def test_every_set_of_metrics_is_listed() -> None:
-    defined = {
-        node.name
-        for path in product_modules()
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.ClassDef)
-        and any(isinstance(base, ast.Name) and base.id == "MetricSet" for base in node.bases)
-    }
+    defined = {name for path in product_modules() for name, _, bases in facts(path).classes if "MetricSet" in bases}
     listed = [of.__name__ for sets in metricsreference.SETS.values() for of in sets]
     assert sorted(listed) == sorted(defined), "SETS of scripts/metricsreference.py"

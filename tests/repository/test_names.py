@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import builtins
 import keyword
 import re
@@ -10,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.repository.sources import docstrings, product_modules, text, tracked, tree
+from tests.repository.sources import facts, product_modules, text, tracked
 
 EMPTY_NAMES = frozenset({"found", "one", "said", "given", "told", "made", "got"})
 """Names of variables that do not name the content."""
@@ -27,42 +26,39 @@ def modules() -> list[Path]:
     return [path for path in tracked() if path.suffix == ".py"]
 
 
-def variables(path: Path) -> Iterator[tuple[str, int]]:
-    """The names that assignments, loops and parameters bind, and their lines."""
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id, node.lineno
-        elif isinstance(node, ast.arg):
-            yield node.arg, node.lineno
+def variables() -> Iterator[tuple[Path, int, str]]:
+    """What assignments, loops and parameters of every module bind."""
+    for path in modules():
+        for name, line in facts(path).variables:
+            yield path, line, name
 
 
 def test_public_class_names_are_unique() -> None:
     places: defaultdict[str, list[str]] = defaultdict(list)
     for path in product_modules():
-        for node in ast.walk(tree(path)):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places[node.name].append(f"{path}:{node.lineno}")
+        for name, line, _ in facts(path).classes:
+            if not name.startswith("_"):
+                places[name].append(f"{path}:{line}")
     assert not {name: where for name, where in places.items() if len(where) > 1}
 
 
 def test_variables_name_their_content() -> None:
-    assert not [f"{path}:{line}: {name}" for path in modules() for name, line in variables(path) if name in EMPTY_NAMES]
+    assert not [f"{path}:{line}: {name}" for path, line, name in variables() if name in EMPTY_NAMES]
 
 
 def test_only_names_that_would_hide_a_builtin_end_in_an_underscore() -> None:
     hidden = {*keyword.kwlist, *dir(builtins), "_fields"}
-    places = [(path, line, name) for path in modules() for name, line in variables(path) if re.search(r"[^_]_$", name)]
+    places = [place for place in variables() if re.search(r"[^_]_$", place[2])]
     assert not [f"{path}:{line}: {name}" for path, line, name in places if name[:-1] not in hidden]
 
 
 def test_variables_of_tests_name_their_content() -> None:
-    places = [(path, line, name) for path in modules() if path.parts[0] == "tests" for name, line in variables(path)]
-    bound = [(path, line, name) for path, line, name in places if name in EMPTY_NAMES_OF_TESTS]
+    places = [place for place in variables() if place[0].parts[0] == "tests" and place[2] in EMPTY_NAMES_OF_TESTS]
     assert not [
-        f"{path}:{line}: {name}" for path, line, name in bound if "set()" not in text(path).splitlines()[line - 1]
+        f"{path}:{line}: {name}" for path, line, name in places if "set()" not in text(path).splitlines()[line - 1]
     ]
 
 
 def test_docstrings_name_who_acts() -> None:
-    matches = [(path, line, IDIOMS.search(words)) for path in modules() for line, words in docstrings(path)]
+    matches = [(path, line, IDIOMS.search(words)) for path in modules() for line, words in facts(path).docstrings]
     assert not [f"{path}:{line}: {match[0]}" for path, line, match in matches if match is not None]

@@ -12,8 +12,8 @@ from tests.repository.sources import (
     PRODUCT,
     ROOT,
     WORD,
-    docstrings,
     dotted,
+    facts,
     known_words,
     product_modules,
     text,
@@ -133,7 +133,7 @@ def test_names_in_docstrings_exist() -> None:
     broken = [
         f"{path}:{line}: `{quoted}`"
         for path in product_modules()
-        for line, docstring in docstrings(path)
+        for line, docstring in facts(path).docstrings
         for quoted in QUOTED.findall(docstring)
         for word in quoted.split(".")
         if word and word not in words

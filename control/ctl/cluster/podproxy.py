@@ -31,7 +31,7 @@ ROLE_HINT: Final = "Ask for the Role koordinator-view (docs/koordctl.md)."
 NETWORK_HINT: Final = (
     "The API server must reach this port of the node; else set KOORDCTL_PORT_FORWARD=true (docs/koordctl.md)."
 )
-TIMEOUT: Final = aiohttp.ClientTimeout(total=3.5)
+TIMEOUT: Final = aiohttp.ClientTimeout(total=9.0)
 """Less than the timeout of the views, so that the reason is shown."""
 _PASSED: Final = ("Accept", PAGE_TOKEN_HEADER)
 _NOT_IMPLEMENTED: Final = 501

@@ -27,7 +27,7 @@ from koordlet.api.pages.top import Top
 T = TypeVar("T")
 
 DEFAULT_URL = "http://127.0.0.1:9316"
-TIMEOUT = aiohttp.ClientTimeout(total=4.0)
+TIMEOUT = aiohttp.ClientTimeout(total=10.0)
 HINT = (
     "Start one with `koordctl up`, or without Kubernetes with `koordlet --standalone` (as root); "
     "if it listens elsewhere, give --koordlet-url."

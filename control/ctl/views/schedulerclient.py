@@ -13,7 +13,7 @@ from control.ctl.views.httperrors import describe
 from koordlet.api.encoding.wire import WireError, decode
 
 DEFAULT_SCHEDULER_URL = "http://127.0.0.1:10251"
-TIMEOUT = aiohttp.ClientTimeout(total=4.0)
+TIMEOUT = aiohttp.ClientTimeout(total=10.0)
 
 T = TypeVar("T")
 

@@ -7,6 +7,7 @@ wants the CPU on which the groups allocate: so they reclaim by themselves.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import subprocess
@@ -29,6 +30,7 @@ pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 KIB, MIB = 1 << 10, 1 << 20
 LEFT, RESERVE, WHOLE, HUGE = 192 * MIB, 16 * MIB, 40 * MIB, 2 * MIB
 """Memory that is not put aside; what the kernel keeps for itself of it; how much of that stays in one piece."""
+MCL_CURRENT = 1
 VM, THP, TRACING = Path("/proc/sys/vm"), Path("/sys/kernel/mm/transparent_hugepage"), Path("/sys/kernel/tracing")
 DIRECT, COMPACTION = KINDS.index("direct"), KINDS.index("compaction")
 
@@ -104,7 +106,16 @@ def chosen(path: Path) -> str:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def little_memory() -> Iterator[None]:
+def locked_memory() -> Iterator[None]:
+    """This process stays in memory: the guest would read each page of its code again through 9p."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mlockall(MCL_CURRENT) == 0, os.strerror(ctypes.get_errno())
+    yield
+    libc.munlockall()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def little_memory(locked_memory: None) -> Iterator[None]:
     """All but `LEFT` is put aside; huge pages for a process that touches enough; everything is restored at the end."""
     files = (
         THP / "enabled",

@@ -1,7 +1,7 @@
 """koordlet under the profile of deploy/koordlet-apparmor. Only the guest's kernel has AppArmor, and it has no time left
 for these tests. They are run by hand:
 
-    python scripts/guest.py -- sh tests/guest/suites.sh apparmor
+    python scripts/guest.py -- python -m tests.guest.suites apparmor
 """
 
 from __future__ import annotations
