@@ -17,12 +17,13 @@ HEAVY="kernel or e2e or guest or kubernetes"
 logs=build/tests
 KUBERNETES=v1.35
 LONG="embedded_suites chart kustomize api_server nodes faults" # of tests/kubernetes: only `make test-kubernetes` runs them, to stay below an hour
+TIMEFORMAT="run_tests: %R s, of which a CPU worked %U s and its kernel %S s"
 failed=0 selected=0 niceness=0 guest="" control="" build="" fuzz=""
 
 progress() { echo "run_tests: $*, after $SECONDS s"; }
 # timeout sends INT so that fixtures remove what they created; it would take 0 for no limit.
 limited() {
-  timeout --foreground -s INT -k 30 $((SECONDS < LIMIT_S ? LIMIT_S - SECONDS : 1)) nice -n $niceness "$@"
+  time timeout --foreground -s INT -k 30 $((SECONDS < LIMIT_S ? LIMIT_S - SECONDS : 1)) nice -n $niceness "$@"
 }
 tests() { # GROUP EXPRESSION [ARGUMENT ...]
   limited build/venv/bin/python -m pytest ${CI:+-p tests.no_skips} -o cache_dir="$logs/cache-$1" -m "$2" "${@:3}"

@@ -20,12 +20,12 @@ from control.manager.rights import FEATURES
 from control.slim import EMPTY_LIST, EMPTY_MAP
 from control.standalone.apiserver import ApiServer
 from koordlet.api.core import Node
-from koordlet.api.encoding import crdgen
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.app.flags import read
 from koordlet.kube import ApiError, Client, ClientConfig, KubeError, PatchKind
 from tests import waiting
 from tests.accounts import account_config, account_token
+from tests.control.crds import CRDS
 from tests.ports import free_port
 
 _PLURALS = {"NetworkPolicy": "networkpolicies", "PriorityClass": "priorityclasses"}
@@ -135,7 +135,7 @@ class Cluster:
 
 
 async def install(client: Client, *, skip: tuple[str, ...] = ("deployment.yaml",)) -> None:
-    for crd in crdgen.documents().values():
+    for crd in CRDS:
         await apply(client, crd)
     for name, make in manifests.FILES.items():
         if name not in skip:

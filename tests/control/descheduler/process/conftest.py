@@ -25,10 +25,10 @@ from control.slim import EMPTY_LIST, EMPTY_MAP
 from control.standalone.apiserver import ApiServer
 from koordlet.api.core import Pod
 from koordlet.api.crs.nodemetric import NodeMetric
-from koordlet.api.encoding import crdgen
 from koordlet.app.flags import read
 from koordlet.kube import Client, ClientConfig
 from tests import waiting
+from tests.control.crds import CRDS
 from tests.control.scheduler.process.conftest import World
 from tests.ports import free_port
 
@@ -110,7 +110,7 @@ async def world(tmp_path: Path) -> AsyncIterator[DeschedulerWorld]:
     ):
         descheduler_world = DeschedulerWorld(server, admin, tmp_path, audit)
         rights = [obj for each in FEATURES for obj in each.role(manifests.ACCOUNT)]
-        for obj in (*crdgen.documents().values(), *manager_manifests.namespace(), *manifests.rbac(), *rights):
+        for obj in (*CRDS, *manager_manifests.namespace(), *manifests.rbac(), *rights):
             await descheduler_world.apply(obj)
         yield descheduler_world
 

@@ -22,11 +22,11 @@ from control.slim import EMPTY_LIST, EMPTY_MAP
 from control.standalone.apiserver import ApiServer
 from control.standalone.controllers import nodes
 from koordlet.api.core import Event, Node, Pod
-from koordlet.api.encoding import crdgen
 from koordlet.app.flags import read
 from koordlet.kube import Client, ClientConfig, PatchKind
 from tests import waiting
 from tests.accounts import account_config
+from tests.control.crds import CRDS
 from tests.ports import free_port
 
 _PLURALS = {"PriorityClass": "priorityclasses", "ConfigMap": "configmaps"}
@@ -140,7 +140,7 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         Client(ClientConfig.load(server.kubeconfig_path, qps=0)) as admin,
     ):
         scheduler_world = World(server, admin, tmp_path, audit)
-        for obj in (*crdgen.documents().values(), *manager_manifests.namespace(), *manifests.rbac()):
+        for obj in (*CRDS, *manager_manifests.namespace(), *manifests.rbac()):
             await scheduler_world.apply(obj)
         yield scheduler_world
 
