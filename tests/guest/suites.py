@@ -125,13 +125,16 @@ def run(name: str, suite: Suite, out: Path) -> int:
         subprocess.run(suite.prepare, check=True)
     child = os.fork()
     if child == 0:
-        os.setpgid(0, 0)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.environ.update(suite.environment)
-        report = (f"--junit-xml={out / name}.xml", "--durations=10", "-o", f"cache_dir={out / 'cache'}-{name}")
-        status = pytest.main(["-m", "kernel", *report, *suite.options, *suite.tests])
-        sys.stdout.flush()
-        os._exit(int(status))
+        status: int = pytest.ExitCode.INTERNAL_ERROR
+        try:
+            os.setpgid(0, 0)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            os.environ.update(suite.environment)
+            report = (f"--junit-xml={out / name}.xml", "--durations=10", "-o", f"cache_dir={out / 'cache'}-{name}")
+            status = pytest.main(["-m", "kernel", *report, *suite.options, *suite.tests])
+        finally:
+            sys.stdout.flush()
+            os._exit(status)
     process = os.pidfd_open(child)
     try:
         if select.select([process], [], [], suite.limit_s)[0]:
