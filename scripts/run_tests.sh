@@ -4,8 +4,8 @@
 #   pure     needs neither root nor a kernel feature; in two processes, control (tests/control) and rest
 #   fuzz     scripts/fuzz.sh short, beside pure; only without arguments
 #   tools    runs containerd, dockerd, Prometheus, kubectl; beside pure
-#   cluster  runs whole nodes and clusters; after tools, beside control
-#   machine  drives this machine's kernel; many of these tests measure time, and the others have ended by then, the guest usually, too
+#   machine  drives this machine's kernel or a whole cluster; after tools, beside pure
+#   timing   the same for tests that measure time; the others have ended by then, the guest usually, too
 #   kubernetes  installs everything on a real Kubernetes, which is built beside all others, only while a CPU is idle
 # A test marked `timing` that fails runs again (tests/conftest.py); every other failure counts at once.
 # Exit status 1: something failed; 5: the arguments select no test at all.
@@ -77,16 +77,16 @@ set +m
 tests tools "(runtime or kubectl) and not ($HEAVY)" "$@"
 ended tools $?
 niceness=0
-tests cluster "e2e and not (guest or kubernetes)" "$@"
-ended cluster $?
+tests machine "(kernel or e2e) and not (timing or guest or kubernetes)" "$@"
+ended machine $?
 logged rest "$rest"
 rest=""
 logged control "$control"
 control=""
 [ -z "$fuzz" ] || logged fuzz "$fuzz"
 fuzz=""
-tests machine "kernel and not (e2e or guest or kubernetes)" "$@"
-ended machine $?
+tests timing "(kernel or e2e) and timing and not (guest or kubernetes)" "$@"
+ended timing $?
 logged guest "$guest"
 guest=""
 progress "waiting for the build of Kubernetes, which writes $logs/kubernetes-build.log"
