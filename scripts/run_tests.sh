@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Lint, the documentation site, every test in groups selected by pytest markers (pyproject.toml), and short fuzzing. Arguments go to pytest.
+# Lint, the documentation site, every test in five groups selected by pytest markers (pyproject.toml), and short fuzzing. Arguments go to pytest.
 #   guest    boots a virtual machine; it keeps little more than one CPU busy, so all but kubernetes run beside it
-#   pure     needs neither root nor a kernel feature; in two processes, control (tests/control) and rest
+#   pure     needs neither root nor a kernel feature; tests/control runs beside the rest and tools
 #   fuzz     scripts/fuzz.sh short, beside pure; only without arguments
-#   tools    runs containerd, dockerd, Prometheus, kubectl; beside pure
-#   machine  drives this machine's kernel or a whole cluster; after tools, beside pure
-#   timing   the same for tests that measure time; the others have ended by then, the guest usually, too
+#   tools    runs containerd, dockerd, Prometheus, kubectl
+#   machine  drives this machine's kernel or a whole cluster, the cluster first: many later tests measure time, and the guest
+#            has ended by then, unless it had to be booted again
 #   kubernetes  installs everything on a real Kubernetes, which is built beside all others, only while a CPU is idle
 # A test marked `timing` that fails runs again (tests/conftest.py); every other failure counts at once.
 # Exit status 1: something failed; 5: the arguments select no test at all.
@@ -19,7 +19,7 @@ KUBERNETES=v1.35
 LONG="chart api_server nodes faults" # of tests/kubernetes: only `make test-kubernetes` runs them, to stay below an hour
 EXTRA="kustomize embedded_suites" EXTRA_BEFORE_S=1900 # they take ten minutes and run if the group begins before this time
 TIMEFORMAT="run_tests: %R s, of which a CPU worked %U s and its kernel %S s"
-failed=0 selected=0 niceness=0 guest="" control="" rest="" build="" fuzz=""
+failed=0 selected=0 niceness=0 guest="" control="" build="" fuzz=""
 
 progress() { echo "run_tests: $*, after $SECONDS s"; }
 # timeout sends INT so that fixtures remove what they created; it would take 0 for no limit.
@@ -46,7 +46,7 @@ logged() { # GROUP PROCESS: waits for a group in the background and shows its ou
   ended "$1" $status
 }
 stop_background() {
-  for group in $guest $control $rest $build $fuzz; do { kill -TERM -- "-$group" && wait "$group"; } 2>/dev/null; done
+  for group in $guest $control $build $fuzz; do { kill -TERM -- "-$group" && wait "$group"; } 2>/dev/null; done
 }
 trap stop_background EXIT
 trap 'exit 130' INT TERM
@@ -67,26 +67,22 @@ limited make --no-print-directory docs || failed=1
 set -m
 tests control "not ($HEAVY or runtime or kubectl)" --part=control "$@" </dev/null >$logs/control.log 2>&1 &
 control=$!
-tests rest "not ($HEAVY or runtime or kubectl)" --part=rest "$@" </dev/null >$logs/rest.log 2>&1 &
-rest=$!
 if [ $# = 0 ]; then
   limited scripts/fuzz.sh short </dev/null >$logs/fuzz.log 2>&1 &
   fuzz=$!
 fi
 set +m
+tests pure "not ($HEAVY or runtime or kubectl)" --part=rest "$@"
+ended pure $?
 tests tools "(runtime or kubectl) and not ($HEAVY)" "$@"
 ended tools $?
-niceness=0
-tests machine "(kernel or e2e) and not (timing or guest or kubernetes)" "$@"
-ended machine $?
-logged rest "$rest"
-rest=""
 logged control "$control"
 control=""
 [ -z "$fuzz" ] || logged fuzz "$fuzz"
 fuzz=""
-tests timing "(kernel or e2e) and timing and not (guest or kubernetes)" "$@"
-ended timing $?
+niceness=0
+tests machine "(kernel or e2e) and not (guest or kubernetes)" "$@"
+ended machine $?
 logged guest "$guest"
 guest=""
 progress "waiting for the build of Kubernetes, which writes $logs/kubernetes-build.log"
