@@ -108,8 +108,8 @@ class TypeRoom:
         free = self.free[minor]
         if not any(free.values()):
             return False
-        wanted = completed(request, self.units[minor].total)
-        return all(amount <= free[name] for name, amount in wanted.items() if name in free)
+        completed_request = completed(request, self.units[minor].total)
+        return all(amount <= free[name] for name, amount in completed_request.items() if name in free)
 
     def fitting(self, request: Mapping[str, int]) -> list[int]:
         return [minor for minor in self.units if self.fits(minor, request)]

@@ -85,6 +85,6 @@ def score(requests: Mapping[str, int], allocatable: Mapping[str, int], used: Map
     parts = []
     for name, capacity in allocatable.items():
         if capacity > 0:
-            wanted = requests.get(name, 0) + used.get(name, 0)
-            parts.append(MAX_SCORE * wanted // capacity if wanted <= capacity else 0)
+            total_used = requests.get(name, 0) + used.get(name, 0)
+            parts.append(MAX_SCORE * total_used // capacity if total_used <= capacity else 0)
     return sum(parts) // len(parts) if parts else 0

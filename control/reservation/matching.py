@@ -46,30 +46,30 @@ def owner_matches(owner: ReservationOwner, pod: Pod) -> bool:
     )
 
 
-def _is_object(wanted: ObjectReference, pod: Pod) -> bool:
+def _is_object(reference: ObjectReference, pod: Pod) -> bool:
     """Empty fields match anything; the kind is ignored."""
     meta = pod.metadata
     return (
-        wanted.uid in ("", meta.uid)
-        and wanted.name in ("", meta.name)
-        and wanted.namespace in ("", meta.namespace)
-        and wanted.api_version in ("", _POD_API_VERSION)
+        reference.uid in ("", meta.uid)
+        and reference.name in ("", meta.name)
+        and reference.namespace in ("", meta.namespace)
+        and reference.api_version in ("", _POD_API_VERSION)
     )
 
 
-def _is_controlled(wanted: ReservationControllerReference, pod: Pod) -> bool:
-    if wanted.namespace not in ("", pod.metadata.namespace):
+def _is_controlled(controller: ReservationControllerReference, pod: Pod) -> bool:
+    if controller.namespace not in ("", pod.metadata.namespace):
         return False
-    return any(_refers(wanted, reference) for reference in pod.metadata.owner_references)
+    return any(_refers(controller, reference) for reference in pod.metadata.owner_references)
 
 
-def _refers(wanted: ReservationControllerReference, reference: OwnerReference) -> bool:
+def _refers(controller: ReservationControllerReference, reference: OwnerReference) -> bool:
     return (
-        wanted.uid in ("", reference.uid)
-        and wanted.name in ("", reference.name)
-        and wanted.kind in ("", reference.kind)
-        and wanted.api_version in ("", reference.api_version)
-        and (wanted.controller is None or wanted.controller == bool(reference.controller))
+        controller.uid in ("", reference.uid)
+        and controller.name in ("", reference.name)
+        and controller.kind in ("", reference.kind)
+        and controller.api_version in ("", reference.api_version)
+        and (controller.controller is None or controller.controller == bool(reference.controller))
     )
 
 
@@ -145,15 +145,15 @@ MATCHED: Final = ReservationMatch()
 
 
 def matched(
-    wanted: PodConditions, requests: Mapping[str, int], model: ReservationModel, node_labels: Mapping[str, str]
+    pod_conditions: PodConditions, requests: Mapping[str, int], model: ReservationModel, node_labels: Mapping[str, str]
 ) -> ReservationMatch:
     """Steps 3 to 8 of spec 06 §4.4, for a reservation whose owners match. `node_labels` are overlaid by its own labels;
     pass none with feature gate OmitNodeLabelsForReservation."""
-    affinity = wanted.affinity
+    affinity = pod_conditions.affinity
     if affinity is not None and affinity.name:
         if affinity.name != model.name:
             return ReservationMatch(Mismatch.NAME)
-        return MATCHED if exactly(wanted.exact, requests, model.amounts) else ReservationMatch(Mismatch.EXACT)
+        return MATCHED if exactly(pod_conditions.exact, requests, model.amounts) else ReservationMatch(Mismatch.EXACT)
     tolerations = () if affinity is None else affinity.tolerations
     if (model.unschedulable or model.terminating) and not any(t.tolerates(UNSCHEDULABLE_TAINT) for t in tolerations):
         return ReservationMatch(Mismatch.UNSCHEDULABLE)
@@ -163,7 +163,7 @@ def matched(
     selects = affinity is not None and affinity.selects
     if selects and affinity is not None and not affinity.matches(model.name, {**node_labels, **(model.labels or {})}):
         return ReservationMatch(Mismatch.AFFINITY)
-    return MATCHED if exactly(wanted.exact, requests, model.amounts) else ReservationMatch(Mismatch.EXACT)
+    return MATCHED if exactly(pod_conditions.exact, requests, model.amounts) else ReservationMatch(Mismatch.EXACT)
 
 
 def exactly(resources: Iterable[str], requests: Mapping[str, int], amounts: Mapping[str, int]) -> bool:

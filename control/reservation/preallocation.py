@@ -44,10 +44,10 @@ def is_candidate(
     if not named:
         return False
     try:
-        wanted = conditions(pod)
+        pod_conditions = conditions(pod)
     except WireError:
         return False
-    return not wanted.ignores and matched(wanted, requests, model, node_labels).ok
+    return not pod_conditions.ignores and matched(pod_conditions, requests, model, node_labels).ok
 
 
 def priority_of(pod: Pod, annotation: str) -> int:

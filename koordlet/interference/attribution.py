@@ -41,8 +41,8 @@ _KIND_OF = np.array([_KIND_KEYS.index(-key) if -key in _KIND_KEYS else 0 for key
 
 def wanted_time(waited: Floats, ran: Floats) -> Floats:
     """[containers]: seconds per second in which they wanted to run, whether they did or not."""
-    wanted: Floats = waited + np.nan_to_num(ran) + MIN_WANTED_CORES
-    return wanted
+    wanted_cores: Floats = waited + np.nan_to_num(ran) + MIN_WANTED_CORES
+    return wanted_cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +97,14 @@ class _StolenWait:
     waited: Floats
 
     @property
-    def wanted(self) -> Floats:
+    def wanted_cores(self) -> Floats:
         return wanted_time(self.waited, self.steal.ran)
 
     def kept(self, row: int, parts: Floats) -> Floats:
         """Fraction of each part of one container's waiting that remains after removing steal, 0..1. `parts`: fraction
         of the waiting behind each container and, last, behind everything outside containers."""
         waits = parts[None] * self.waited[row]
-        taken = self.steal.taken_by_container(np.array([row]), waits, self.wanted[row : row + 1])
+        taken = self.steal.taken_by_container(np.array([row]), waits, self.wanted_cores[row : row + 1])
         return 1.0 - ratio(taken[0], waits[0])
 
 
@@ -253,7 +253,7 @@ def _without_hypervisor(shares: WaitShares, parts: Floats, stolen: _StolenWait) 
     """`shares` without the hypervisor's. `parts`: of each container's waiting, the fraction behind each container and,
     in the last column, behind everything outside containers."""
     waits, every_row = parts * shares.waited[:, None], np.arange(len(parts))
-    taken = ratio(stolen.steal.taken_by_container(every_row, waits, stolen.wanted), shares.waited[:, None])
+    taken = ratio(stolen.steal.taken_by_container(every_row, waits, stolen.wanted_cores), shares.waited[:, None])
     return replace(
         shares,
         own=np.maximum(shares.own - taken[every_row, every_row], 0.0),

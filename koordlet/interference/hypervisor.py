@@ -54,18 +54,19 @@ class Steal:
         bound: Floats = self.cores * np.maximum(waited, 1.0)
         return bound
 
-    def taken(self, waits: Floats, wanted: Floats, runner_cores: Floats) -> Floats:
-        """[victims, runners]: the hypervisor's part of `waits`, in seconds per second. `wanted`: seconds per second
-        that a victim wanted to run; `runner_cores`: cores that a runner can have used while the victim waited."""
-        by_runner = np.minimum(waits * (1.0 - self.fraction), runner_cores * wanted[:, None])
+    def taken(self, waits: Floats, wanted_cores: Floats, runner_cores: Floats) -> Floats:
+        """[victims, runners]: the hypervisor's part of `waits`, in seconds per second. `wanted_cores`: seconds per
+        second that a victim wanted to run; `runner_cores`: cores that a runner can have used while the victim
+        waited."""
+        by_runner = np.minimum(waits * (1.0 - self.fraction), runner_cores * wanted_cores[:, None])
         excess = waits - by_runner
         limit = self.limit(waits.sum(axis=1))
         part: Floats = excess * np.minimum(ratio(limit, excess.sum(axis=1)), 1.0)[:, None]
         return part
 
-    def taken_by_container(self, victims: NDArray[np.intp], waits: Floats, wanted: Floats) -> Floats:
+    def taken_by_container(self, victims: NDArray[np.intp], waits: Floats, wanted_cores: Floats) -> Floats:
         """`taken`, where runner i is container i and the last runner is everything outside containers. A victim's own
         threads may wait for each other all the time, so they have no upper bound."""
         runner_cores = np.tile(np.append(self.ran, self.ran_outside), (len(waits), 1))
         runner_cores[np.arange(len(waits)), victims] = np.inf
-        return self.taken(waits, wanted, runner_cores)
+        return self.taken(waits, wanted_cores, runner_cores)

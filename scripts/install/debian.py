@@ -42,8 +42,8 @@ def files(names: Collection[str]) -> Iterator[Path]:
         path = Path(line).parent.resolve() / Path(line).name
         inside = str(path).lstrip("/")
         documentation = inside.startswith("usr/share/doc/") and path.name != "copyright"
-        wanted = inside.startswith("usr/") and not inside.startswith(_SKIPPED) and not documentation
-        if wanted and (path.is_symlink() or path.is_file()):
+        included = inside.startswith("usr/") and not inside.startswith(_SKIPPED) and not documentation
+        if included and (path.is_symlink() or path.is_file()):
             yield path
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from tests.repository.sources import facts, product_modules, text, tracked
 
-EMPTY_NAMES = frozenset({"found", "one", "said", "given", "told", "made", "got"})
+EMPTY_NAMES = frozenset({"found", "one", "said", "given", "told", "made", "got", "wanted"})
 """Names of variables that do not name the content."""
-EMPTY_NAMES_OF_TESTS = frozenset({"wanted", "seen"})
+EMPTY_NAMES_OF_TESTS = frozenset({"seen"})
 """Further ones in tests. `seen` may be bound to an empty set: the standard name for what a loop has visited."""
 IDIOMS = re.compile(
     r"\b(nobody|somebody|everybody|whoever|anew|dear|untold|newborn|so many|gives? back|for good|said aloud)\b",

@@ -69,40 +69,40 @@ def collect_facts(kubelet_root: Path, ports: Mapping[str, int], mount: Path = CG
     )
 
 
-def refuse(facts: PreflightFacts, wanted: Collection[str], *, bare: bool = False) -> None:
-    """Raise CtlError unless the parts `wanted` can be started. `bare`: koordlet will be installed as a pod."""
-    needs_root = set(wanted) & {"kubelet", "koordlet"}
+def refuse(facts: PreflightFacts, part_names: Collection[str], *, bare: bool = False) -> None:
+    """Raise CtlError unless these parts can be started. `bare`: koordlet will be installed as a pod."""
+    needs_root = set(part_names) & {"kubelet", "koordlet"}
     if needs_root and facts.uid != 0:
         parts = " and ".join(sorted(needs_root))
         raise CtlError(
             f"not root: {parts} must create cgroups, signal other users' processes and load BPF programs", NO_ROOT_HINT
         )
-    if "kubelet" in wanted and facts.cgroups_problem:
+    if "kubelet" in part_names and facts.cgroups_problem:
         raise CtlError(
             f"no usable cgroups: {facts.cgroups_problem}",
             "Mount cgroup v2, or the v1 hierarchies cpu, cpuset and memory, at /sys/fs/cgroup; "
             "`koordctl up --without kubelet,koordlet` starts API server, manager and scheduler only.",
         )
-    if "kubelet" in wanted and not facts.cgroups_writable:
+    if "kubelet" in part_names and not facts.cgroups_writable:
         raise CtlError(
             "cgroups are read-only here (a container without --privileged?)",
             "Run on the host, or `koordctl up --without kubelet` for an API server and koordlet.",
         )
     for name, owner in facts.others.items():
-        if "kubelet" in wanted:
+        if "kubelet" in part_names:
             raise CtlError(
                 f"cgroup /{name} exists already: it belongs to the node of {owner.state_dir} (kubelet pid {owner.pid})",
                 f"Take that node down first: koordctl down --state-dir {owner.state_dir}",
             )
     foreign = [name for name in facts.kubepods if name not in facts.own_groups]
-    if "kubelet" in wanted and foreign:
+    if "kubelet" in part_names and foreign:
         raise CtlError(
             f"cgroup /{foreign[0]} exists already: a kubelet runs or has run on this machine",
             "On a node of a cluster, run koordlet against that kubelet (deploy/) and use `koordctl top`. For a node of "
             "another `koordctl up`, take it down first: koordctl down --state-dir <its directory>. A leftover without "
             f"processes goes with: find {CGROUP_MOUNT} -depth -type d -path '*/{foreign[0]}*' -exec rmdir {{}} +",
         )
-    if bare and "kubelet" in wanted and facts.sys_is_private:
+    if bare and "kubelet" in part_names and facts.sys_is_private:
         raise CtlError(
             "the mount at /sys is private: koordlet's pod needs mount propagation there",
             "Run `mount --make-rshared /`, as systemd does at boot, or `make demo-install`, which has its own mounts.",

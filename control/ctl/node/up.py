@@ -71,19 +71,19 @@ async def up(
 ) -> NodeSettings:
     """Bring the node up; returns its settings. Raises CtlError."""
     preflight.refuse_unknown_parts(without, [part.name for part in PARTS if not part.runtime and not part.second])
-    wanted = [part for part in PARTS if part.name not in without]
-    preflight.refuse(preflight.PreflightFacts(os.geteuid()), {part.name for part in wanted})
+    selected_parts = [part for part in PARTS if part.name not in without]
+    preflight.refuse(preflight.PreflightFacts(os.geteuid()), {part.name for part in selected_parts})
     layout = Layout(state_dir)
     with Lock(state_dir):
         supervisor = Supervisor(state_dir)
         running = {part.name for part in PARTS if supervisor.running(part.name) is not None}
-        if "apiserver" in without and not {"apiserver"} & running and wanted:
+        if "apiserver" in without and not {"apiserver"} & running and selected_parts:
             raise CtlError(
                 "manager, scheduler, kubelet and koordlet need the API server",
                 "Run `koordlet --standalone` for koordlet alone: it needs no API server and no kubelet.",
             )
         settings = settle(supervisor.state.settings, options, running, os.uname().nodename.lower())
-        missing = [part for part in wanted if part.name not in running]
+        missing = [part for part in selected_parts if part.name not in running]
         if any(part.name == "kubelet" for part in missing):
             for line in reclaim.reclaim(state_dir):
                 progress.good(line)
@@ -96,7 +96,7 @@ async def up(
         facts = preflight.collect_facts(layout.kubelet_root, ports)
         preflight.refuse(facts, {part.name for part in missing}, bare=settings.bare)
         supervisor.settle(settings)
-        for part in wanted:
+        for part in selected_parts:
             if part not in of(settings) or (part.runtime and "kubelet" in without):
                 continue
             if part.name == containers.CONTAINERD and undecided:

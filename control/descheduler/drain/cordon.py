@@ -48,10 +48,10 @@ def cordon(node: Node, drain: DrainNode) -> Json | None:
     if earlier is not None and earlier.uid == drain.metadata.uid:
         return None
     policy = drain.spec.cordon_policy
-    wanted = {LABEL_DRAIN_PLANNING: ""}
+    desired_labels = {LABEL_DRAIN_PLANNING: ""}
     if policy is not None and policy.mode == CORDON_LABEL:
-        wanted |= policy.labels
-    added = {key: value for key, value in wanted.items() if key not in node.metadata.labels}
+        desired_labels |= policy.labels
+    added = {key: value for key, value in desired_labels.items() if key not in node.metadata.labels}
     record = CordonRecord(drain.metadata.name, drain.metadata.uid, labels=added)
     if earlier is not None:
         record.labels = {**earlier.labels, **added}

@@ -209,17 +209,17 @@ class QueueController(ManagerController):
     async def _count(self, units: list[QueueUnit], waiting: dict[str, list[WaitingJob]]) -> None:
         """Bring the jobs in the forest to the state of the objects."""
         forest = self._demand.forest
-        wanted = {
+        desired_jobs = {
             unit.metadata.uid: (unit.metadata.key, unit.status.quota, self._used(unit), True)
             for unit in units
             if unit.status.phase in ADMITTED
         }
         for jobs in waiting.values():
-            wanted.update({job.uid: (job.key, job.quotas[0], job.request, False) for job in jobs if job.quotas})
-        for uid in self._counted - wanted.keys():
+            desired_jobs.update({job.uid: (job.key, job.quotas[0], job.request, False) for job in jobs if job.quotas})
+        for uid in self._counted - desired_jobs.keys():
             forest.drop_pod(f"job:{uid}")
-        self._counted &= wanted.keys()
-        for uid, (key, quota, request, admitted) in wanted.items():
+        self._counted &= desired_jobs.keys()
+        for uid, (key, quota, request, admitted) in desired_jobs.items():
             self._counted.add(uid)
             forest.set_pod(virtual_pod(uid, key, quota, request))
             forest.assign(f"job:{uid}", admitted)

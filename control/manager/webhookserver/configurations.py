@@ -96,13 +96,13 @@ def bundle_patch(configuration: WebhookConfiguration, target: ConfigurationTarge
     return {"metadata": {"resourceVersion": configuration.metadata.resource_version}, "webhooks": webhooks}
 
 
-def _same(installed: list[Webhook], wanted: list[Webhook]) -> bool:
+def _same(installed: list[Webhook], desired_webhooks: list[Webhook]) -> bool:
     """Equality, except that an API server may not know `matchConditions`."""
-    if len(installed) != len(wanted):
+    if len(installed) != len(desired_webhooks):
         return False
     return all(
         actual == other or (MATCH_CONDITIONS not in actual and actual == _without(other, MATCH_CONDITIONS))
-        for actual, other in zip(installed, wanted, strict=True)
+        for actual, other in zip(installed, desired_webhooks, strict=True)
     )
 
 

@@ -64,8 +64,8 @@ class EquivalenceClass:
 
     # Filters
 
-    def filter(self, calls: Framework, state: CycleState, pod: PodInfo, wanted: RowArray | None) -> None:
-        """Bring `codes` and `ok` up to date, at the rows `wanted` (None: all) only."""
+    def filter(self, calls: Framework, state: CycleState, pod: PodInfo, needed_rows: RowArray | None) -> None:
+        """Bring `codes` and `ok` up to date, only at `needed_rows` (None: all)."""
         table = self._table
         skip = frozenset(state.skip_filter)
         nodes, pods = table.node_log.since(self._node_position), table.pod_log.since(self._pod_position)
@@ -74,9 +74,9 @@ class EquivalenceClass:
         everything = skip != known or nodes is None or pods is None or len(nodes) + len(pods) > table.size // 2
         if everything or len(self.ok) < table.size:
             self._resize(table.size)
-        if wanted is not None or (self._unfiltered and not everything):
+        if needed_rows is not None or (self._unfiltered and not everything):
             changed = table.all if everything else nodes or []
-            rows, nodes_changed = self._unfiltered.due(changed, pods or [], wanted, table.size)
+            rows, nodes_changed = self._unfiltered.due(changed, pods or [], needed_rows, table.size)
             if len(rows):
                 self._filter(calls, state, pod, rows, nodes_changed=nodes_changed)
         elif everything:
@@ -162,7 +162,7 @@ class EquivalenceClass:
         pods = table.pod_log.since(self._scored_pod_position)
         self._scored_node_position, self._scored_pod_position = table.node_log.end, table.pod_log.end
         known, self._skip_score = self._skip_score, None  # if a plugin raises, everything is evaluated again
-        wanted = None if feasible is self._feasible else feasible
+        needed_rows = None if feasible is self._feasible else feasible
         everything = (
             skip != known
             or nodes is None
@@ -172,9 +172,9 @@ class EquivalenceClass:
         )
         if everything:
             self._reset_scores(calls)
-        if wanted is not None or (self._unscored and not everything):
+        if needed_rows is not None or (self._unscored and not everything):
             changed = table.all if everything else nodes or []
-            rows, nodes_changed = self._unscored.due(changed, pods or [], wanted, table.size)
+            rows, nodes_changed = self._unscored.due(changed, pods or [], needed_rows, table.size)
             if len(rows):
                 self._score(calls, state, pod, rows, nodes_changed=nodes_changed)
         elif everything:

@@ -26,19 +26,19 @@ class LeftRows:
         return bool(self._changed.size)
 
     def due(
-        self, nodes: Rows | list[int], pods: list[int], wanted: RowArray | None, size: int
+        self, nodes: Rows | list[int], pods: list[int], needed_rows: RowArray | None, size: int
     ) -> tuple[RowArray, bool]:
-        """(the rows to evaluate of `wanted`, None: of all; whether a node changed). Leaves the others of those that
-        changed now: by their node (`nodes`) or their pods (`pods`). `size`: of the table."""
+        """(the rows to evaluate of `needed_rows`, None: of all; whether a node changed). Leaves the others of those
+        that changed now: by their node (`nodes`) or their pods (`pods`). `size`: of the table."""
         if len(self._changed) < size:
             self._changed = np.concatenate((self._changed, np.zeros(size - len(self._changed), np.int8)))
         self._changed[pods] |= self.PODS
         self._changed[nodes] = self.NODE
-        changed = self._changed[:size] if wanted is None else self._changed[wanted]
+        changed = self._changed[:size] if needed_rows is None else self._changed[needed_rows]
         left = np.flatnonzero(changed)
-        rows = left if wanted is None else wanted[left]
+        rows = left if needed_rows is None else needed_rows[left]
         nodes_changed = bool((changed >= self.NODE).any())
-        if wanted is None:
+        if needed_rows is None:
             self.clear()
         else:
             self._changed[rows] = self.CURRENT

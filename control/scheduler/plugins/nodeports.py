@@ -55,13 +55,15 @@ class NodePorts(Plugin):
 
     def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
         some = results.scalar_rows(rows)
-        wanted = [(port, self._used.get((port.protocol, port.number), {})) for port in ports_of(pod.shape)]
+        requested_ports = [(port, self._used.get((port.protocol, port.number), {})) for port in ports_of(pod.shape)]
         credit = state.credit
         if some is not None:
-            taken = (any(_clashes(port, by_row.get(row), credit, row) for port, by_row in wanted) for row in some)
+            taken = (
+                any(_clashes(port, by_row.get(row), credit, row) for port, by_row in requested_ports) for row in some
+            )
             return results.reasons([self._taken if clash else 0 for clash in taken])
         column = np.zeros(self.table.size, np.int16)
-        for port, by_row in wanted:
+        for port, by_row in requested_ports:
             column[[row for row, used in by_row.items() if _clashes(port, used, credit, row)]] = self._taken
         chosen: Reasons16 = column[rows]
         return chosen
@@ -123,8 +125,8 @@ def _pod_hint(pod: PodInfo, old: Any, new: Any) -> bool:
         return True
     freed = host_ports(gone)
     return any(
-        (wanted.protocol, wanted.number) == (other.protocol, other.number)
-        and (wanted.address == other.address or _ANY in (wanted.address, other.address))
-        for wanted in ports_of(pod.shape)
+        (port.protocol, port.number) == (other.protocol, other.number)
+        and (port.address == other.address or _ANY in (port.address, other.address))
+        for port in ports_of(pod.shape)
         for other in freed
     )

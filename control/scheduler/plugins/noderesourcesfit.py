@@ -192,16 +192,16 @@ class NodeResourcesFit(Plugin):
     def _compiled(self, shape: Shape) -> _Compiled:
         compiled: _Compiled | None = shape.memo.get(self._memo)
         if compiled is None:
-            wanted = [
+            requested = [
                 (name, amount)
                 for name, amount in shape.requests.items()
                 if amount > 0 and name != "pods" and not self._is_ignored(name)
             ]
             too_many = 0
-            if len(wanted) > MAX_REQUESTED_RESOURCES:
+            if len(requested) > MAX_REQUESTED_RESOURCES:
                 text = f"Too many resources requested, at most {MAX_REQUESTED_RESOURCES} are allowed"
-                too_many, wanted = self.reasons.number(Code.UNRESOLVABLE, text), []
-            needs = sorted((self.table.resource(name), amount, name) for name, amount in wanted)
+                too_many, requested = self.reasons.number(Code.UNRESOLVABLE, text), []
+            needs = sorted((self.table.resource(name), amount, name) for name, amount in requested)
             scored = allocation.measured(self.table, shape, self._resources, nonzero=True)
             compiled = shape.memo[self._memo] = _Compiled(
                 [need[:2] for need in needs], [name for _, _, name in needs], scored, {}, too_many

@@ -118,8 +118,8 @@ def _select_names(table: NodeTable, requirement: NodeSelectorRequirement, rows: 
     )
 
 
-def _among(ids: NDArray[Any], wanted: Iterable[int]) -> Mask:
-    chosen = [number for number in wanted if number >= 0]
+def _among(ids: NDArray[Any], numbers: Iterable[int]) -> Mask:
+    chosen = [number for number in numbers if number >= 0]
     if len(chosen) == 1:
         mask: Mask = ids == chosen[0]
         return mask

@@ -81,20 +81,20 @@ class Interests:
         self._timed = timed
         self._hint_calls = 0
         self._by_event: dict[tuple[str, str, ClusterEvent], list[EventInterest]] = {}
-        self._wanted: dict[ClusterEvent, bool] = {}
+        self._covered: dict[ClusterEvent, bool] = {}
 
-    def wanted(self, event: ClusterEvent) -> bool:
+    def covers(self, event: ClusterEvent) -> bool:
         """Whether any plugin of any profile is interested in the event."""
-        wanted = self._wanted.get(event)
-        if wanted is None:
-            wanted = event.resource == ANY or any(
+        covered = self._covered.get(event)
+        if covered is None:
+            covered = event.resource == ANY or any(
                 concerns(interest, event)
                 for profile in self._profiles.values()
                 for interests in profile.interests.values()
                 for interest in interests
             )
-            self._wanted[event] = wanted
-        return wanted
+            self._covered[event] = covered
+        return covered
 
     def of(self, profile: str, plugin: str, event: ClusterEvent) -> list[EventInterest]:
         """The interests of one plugin that cover an event."""

@@ -243,7 +243,7 @@ class SchedulingQueue:
 
     def move(self, event: ClusterEvent, old: Any = None, new: Any = None, precheck: Precheck | None = None) -> None:
         """Release the waiting pods that the event may help. `precheck` may exclude single pods."""
-        if not self._interests.wanted(event):
+        if not self._interests.covers(event):
             return
         self._inflight.note(InFlightEvent(event, old, new))
         for plugin in self._waiting.plugins():

@@ -46,11 +46,11 @@ class RowMatrix(RowColumn):
     def widen(self, *lead: int) -> None:
         """Grow the axes before the rows to at least these sizes; new elements have the fill value."""
         present = self.data.shape
-        wanted = tuple(map(max, present[:-1], lead))
+        sizes = tuple(map(max, present[:-1], lead))
         if len(lead) != len(present) - 1:
             raise ValueError(f"{len(lead)} sizes for {len(present) - 1} axes before the rows")
-        if wanted != present[:-1]:
-            self._reshape((*wanted, present[-1]))
+        if sizes != present[:-1]:
+            self._reshape((*sizes, present[-1]))
 
 
 class LabelColumn:

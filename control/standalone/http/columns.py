@@ -142,9 +142,9 @@ def _node_roles(node: Json) -> str:
     return ",".join(sorted(roles)) or "<none>"
 
 
-def _node_address(wanted: str) -> Any:
+def _node_address(address_type: str) -> Any:
     def find(node: Json) -> str:
-        return next((a["address"] for a in _dig(node, "status.addresses", []) if a["type"] == wanted), "<none>")
+        return next((a["address"] for a in _dig(node, "status.addresses", []) if a["type"] == address_type), "<none>")
 
     return find
 
@@ -199,9 +199,9 @@ def _job_status(job: Json) -> str:
 
 
 def _job_completions(job: Json) -> str:
-    done, wanted = _dig(job, "status.succeeded", 0), _dig(job, "spec.completions")
-    if wanted is not None:
-        return f"{done}/{wanted}"
+    done, completions = _dig(job, "status.succeeded", 0), _dig(job, "spec.completions")
+    if completions is not None:
+        return f"{done}/{completions}"
     parallel = _dig(job, "spec.parallelism", 0)
     return f"{done}/1 of {parallel}" if parallel > 1 else f"{done}/1"
 

@@ -31,14 +31,14 @@ def flag(query: MultiMapping[str], name: str) -> bool:
     return query.get(name, "false").lower() not in ("false", "0")
 
 
-def container_of(pod: Json, wanted: str) -> str:
+def container_of(pod: Json, requested_name: str) -> str:
     """The name of the container that is meant. Raises StatusError 400."""
     spec, name = pod.get("spec") or {}, pod["metadata"]["name"]
     known = [c["name"] for part in _CONTAINER_FIELDS for c in spec.get(part) or []]
-    if wanted:
-        if wanted not in known:
-            raise errors.bad_request(f"container {wanted} is not valid for pod {name}")
-        return wanted
+    if requested_name:
+        if requested_name not in known:
+            raise errors.bad_request(f"container {requested_name} is not valid for pod {name}")
+        return requested_name
     mains = [str(c["name"]) for c in spec.get("containers") or []]
     if len(mains) == 1:
         return mains[0]

@@ -41,14 +41,14 @@ class CommandStreams:
     @property
     def channels(self) -> tuple[int, ...]:
         """All channels that both sides open. A terminal has no stderr, and a size."""
-        wanted = {
+        opened = {
             ERROR: True,
             STDIN: self.stdin,
             STDOUT: self.stdout,
             STDERR: self.stderr and not self.tty,
             RESIZE: self.tty,
         }
-        return tuple(channel for channel in _STREAM_TYPES if wanted[channel])
+        return tuple(channel for channel in _STREAM_TYPES if opened[channel])
 
 
 def websocket() -> web.WebSocketResponse:

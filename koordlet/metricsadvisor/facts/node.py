@@ -61,7 +61,7 @@ class NodeInfoCollector:
             self._failed(FACT_NUMA, error)
             return
         self._registries.count(f"collect_{FACT_NUMA}_status", "succeeded")
-        self._cache.facts.set(FACT_NUMA, with_huge_pages(numa, wanted=self._huge_pages), now)
+        self._cache.facts.set(FACT_NUMA, with_huge_pages(numa, enabled=self._huge_pages), now)
 
     def _failed(self, fact: str, error: KernelFileError) -> None:
         self._registries.count(f"collect_{fact}_status", "failed")
@@ -83,9 +83,9 @@ def cpu_basic_info(topology: CpuTopology, roots: Roots) -> CPUBasicInfo:
     )
 
 
-def with_huge_pages(numa: Mapping[int, NumaMemInfo], *, wanted: bool) -> dict[int, NumaMemInfo]:
+def with_huge_pages(numa: Mapping[int, NumaMemInfo], *, enabled: bool) -> dict[int, NumaMemInfo]:
     """Each NUMA node with a count of every page size (0 where the kernel shows none), or with no counts."""
-    sizes = HUGE_PAGE_KB if wanted else ()
+    sizes = HUGE_PAGE_KB if enabled else ()
     return {
         node: replace(info, huge_pages={size: info.huge_pages.get(size, 0) for size in sizes})
         for node, info in numa.items()

@@ -74,9 +74,9 @@ class AllGroups:
         changed = self._last_ids is None or not np.array_equal(self._last_ids, ids)
         self.tree = (walks + 1, changes + changed)
         self._last_ids = ids
-        wanted = tuple(dirs)
-        if wanted != self._dirs:
-            self._keep(wanted)
+        requested_dirs = tuple(dirs)
+        if requested_dirs != self._dirs:
+            self._keep(requested_dirs)
         root_of = self._stats.roots
         before = self._ids[root_of["cpu"]].copy()
         rows = {root: self._rows_of(root, hierarchies[root]) for root in self._roots}
@@ -88,19 +88,19 @@ class AllGroups:
         }
         nowhere = np.all([row < 0 for row in rows.values()], axis=0)
         return CgroupTable(
-            dirs=wanted,
+            dirs=requested_dirs,
             cgroup_id=identity.copy(),
             gone=(identity == 0) & nowhere,
             recreated=(before != 0) & (identity != 0) & (before != identity),
             columns=table,
         )
 
-    def _keep(self, wanted: tuple[str, ...]) -> None:
+    def _keep(self, requested_dirs: tuple[str, ...]) -> None:
         """Carry known ids over to another list of directories."""
         for root, ids in self._ids.items():
             known = dict(zip(self._dirs, ids.tolist(), strict=True))
-            self._ids[root] = np.array([known.get(path, 0) for path in wanted], dtype=np.uint64)
-        self._dirs = wanted
+            self._ids[root] = np.array([known.get(path, 0) for path in requested_dirs], dtype=np.uint64)
+        self._dirs = requested_dirs
         self._rows.clear()
 
     def _rows_of(self, root: str, hierarchy: Hierarchy) -> NDArray[np.intp]:

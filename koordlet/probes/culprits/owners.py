@@ -100,14 +100,14 @@ class OwnerIds:
         spaces, numbers = tags >> TAG_SPACE_SHIFT, tags & ID_MASK
         keys = np.where(tags < 0, tags, np.where(spaces == SPECIAL, -1 - numbers, np.where(spaces == TASK, numbers, 0)))
         foreign = np.flatnonzero((keys == 0) & (tags != 0))
-        wanted = dict(zip(foreign.tolist(), tags[foreign].tolist(), strict=True))
-        unknown = {tag for tag in wanted.values() if tag not in self._known}
+        foreign_tags = dict(zip(foreign.tolist(), tags[foreign].tolist(), strict=True))
+        unknown = {tag for tag in foreign_tags.values() if tag not in self._known}
         if unknown:
             self._search(unknown, walk)
-        for index, tag in wanted.items():
+        for index, tag in foreign_tags.items():
             keys[index] = self._known.get(tag, tag)
-        if len(self._known) > 2 * len(wanted) + 1024:
-            kept = set(wanted.values())
+        if len(self._known) > 2 * len(foreign_tags) + 1024:
+            kept = set(foreign_tags.values())
             self._known = {tag: key for tag, key in self._known.items() if tag in kept}
         return keys
 
@@ -199,9 +199,9 @@ class OwnerIds:
             if host:
                 paths[host] = Path()
                 break
-        wanted = {number: path for number, path in paths.items() if number in unknown}
-        self._holders.update((number, self._named / path) for number, path in wanted.items())
-        return {number: self._closest(path) for number, path in wanted.items()}
+        new_paths = {number: path for number, path in paths.items() if number in unknown}
+        self._holders.update((number, self._named / path) for number, path in new_paths.items())
+        return {number: self._closest(path) for number, path in new_paths.items()}
 
     def _namespace_of(self, directory: str) -> int:
         """The namespace of the cgroup's first process that may be read; 0 when there is none."""

@@ -197,14 +197,14 @@ class _OlderPositions:
     def next(self, part: slice) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.intp]]:
         """For the part of the newer reading that follows the previous one: (whether the older reading has each entry,
         its index there)."""
-        wanted = self._new[part]
-        end = self._last + int(np.searchsorted(self._old[self._last :], wanted[-1], side="right"))
+        positions = self._new[part]
+        end = self._last + int(np.searchsorted(self._old[self._last :], positions[-1], side="right"))
         begin, self._last = self._last, end
         near = self._old[begin:end]
         if not len(near):
-            return np.zeros(len(wanted), dtype=bool), np.zeros(len(wanted), dtype=np.intp)
-        index = np.minimum(np.searchsorted(near, wanted), len(near) - 1)
-        return near[index] == wanted, index + begin
+            return np.zeros(len(positions), dtype=bool), np.zeros(len(positions), dtype=np.intp)
+        index = np.minimum(np.searchsorted(near, positions), len(near) - 1)
+        return near[index] == positions, index + begin
 
 
 def _slots(key: npt.NDArray[np.uint32]) -> tuple[Ints, Ints]:

@@ -387,14 +387,14 @@ def per_cpu_offsets(names: Collection[str]) -> dict[str, int]:
     library, btf = _library(), _call("read the kernel's BTF", "btf__load_vmlinux_btf")
     try:
         kinds = {name: library.btf__find_by_name_kind(btf, name.encode(), _BTF_KIND_VAR) for name in names}
-        wanted = {number: name for name, number in kinds.items() if number > 0}
+        name_of_type = {number: name for name, number in kinds.items() if number > 0}
         section = library.btf__find_by_name_kind(btf, b".data..percpu", _BTF_KIND_DATASEC)
         if section <= 0:
             return {}
         address = library.btf__type_by_id(btf, section)
         count = ctypes.cast(address, ctypes.POINTER(_BtfType)).contents.info & 0xFFFF
         rows = (_BtfVariable * count).from_address(address + ctypes.sizeof(_BtfType))
-        return {wanted[row.type]: row.offset for row in rows if row.type in wanted}
+        return {name_of_type[row.type]: row.offset for row in rows if row.type in name_of_type}
     finally:
         library.btf__free(btf)
 

@@ -249,10 +249,10 @@ class _Picker:
         missing = [key.decode() for key in self._keys if key not in positions]
         if missing:
             raise ValueError(f"key {missing[0]} is missing")
-        wanted = [positions[key] for key in self._keys]
-        self._last = max(wanted)
-        get = operator.itemgetter(*wanted)
-        self._take = get if len(wanted) > 1 else lambda lines: (get(lines),)
+        key_positions = [positions[key] for key in self._keys]
+        self._last = max(key_positions)
+        get = operator.itemgetter(*key_positions)
+        self._take = get if len(key_positions) > 1 else lambda lines: (get(lines),)
 
 
 class _NumaPicker:

@@ -189,7 +189,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 def raise_fd_limit() -> int:
     """Raise RLIMIT_NOFILE to its hard limit; returns the number of descriptors that a cache may hold."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_DESCRIPTOR_LIMIT if hard == resource.RLIM_INFINITY else hard
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return wanted - wanted // 4
+    limit = MAX_DESCRIPTOR_LIMIT if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return limit - limit // 4

@@ -29,12 +29,12 @@ def absolute(directory: str, tree: Path, own_root: Path = OWN_ROOT) -> str | Non
 def _own_directory(tree: Path, own_root: Path) -> str | None:
     """Searched once: a process that has relative paths stays in its group."""
     try:
-        wanted = own_root.stat().st_ino
+        own_inode = own_root.stat().st_ino
     except OSError:
         return None
     for directory, _, _ in os.walk(tree):
         try:
-            if Path(directory).stat().st_ino == wanted:
+            if Path(directory).stat().st_ino == own_inode:
                 return os.path.relpath(directory, tree)
         except FileNotFoundError:  # removed since it was listed
             continue

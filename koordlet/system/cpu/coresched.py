@@ -48,18 +48,18 @@ def create(pid: int, scope: CookieScope) -> None:
 
 def clear(scope: CookieScope, pids: Iterable[int]) -> list[int]:
     """Give every pid the default cookie; returns the pids for which it failed, usually because they ended."""
-    wanted = list(pids)
-    return _on_new_thread(lambda: _share_to(scope, wanted))
+    target_pids = list(pids)
+    return _on_new_thread(lambda: _share_to(scope, target_pids))
 
 
 def assign(source: int, scope: CookieScope, pids: Iterable[int]) -> list[int]:
     """Give every pid the cookie of `source`; returns the pids for which it failed. Raises CoreSchedError when `source`
     fails."""
-    wanted = list(pids)
+    target_pids = list(pids)
 
     def run() -> list[int]:
         _prctl(_SHARE_FROM, source, CookieScope.THREAD)
-        return _share_to(scope, wanted)
+        return _share_to(scope, target_pids)
 
     return _on_new_thread(run)
 

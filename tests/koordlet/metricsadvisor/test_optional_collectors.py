@@ -208,7 +208,7 @@ HUGE = {
 @pytest.mark.parametrize(("shown", "enabled", "expected"), HUGE.values(), ids=HUGE)
 def test_huge_pages_by_gate(shown: dict[int, int], enabled: bool, expected: dict[int, int]) -> None:
     numa = {0: NumaMemInfo(0, 10, 5, 5, shown)}
-    assert with_huge_pages(numa, wanted=enabled)[0].huge_pages == expected
+    assert with_huge_pages(numa, enabled=enabled)[0].huge_pages == expected
 
 
 @pytest.mark.kernel

@@ -144,8 +144,8 @@ def _matches(owner: ReservationOwner, pod: Pod) -> bool:
         actual = controller_of(meta)
         if actual is None or controller.namespace not in ("", meta.namespace):
             return False
-        wanted = (controller.kind, controller.name, controller.uid)
-        pairs = zip(wanted, (actual.kind, actual.name, actual.uid), strict=True)
+        expected_fields = (controller.kind, controller.name, controller.uid)
+        pairs = zip(expected_fields, (actual.kind, actual.name, actual.uid), strict=True)
         if any(value not in ("", have) for value, have in pairs):
             return False
     if owner.label_selector is not None:

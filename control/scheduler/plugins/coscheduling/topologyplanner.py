@@ -79,9 +79,9 @@ class TopologyPlanner:
         deepest = max((domain.depth for domain in bound), default=0)
         return [domain for domain in bound if domain.depth == deepest] or [self.root]
 
-    def distribute(self, domain: NetworkDomain, wanted: int) -> list[tuple[str, int]]:
-        """The share of `wanted` members of each node below the domain, in the order of the visits."""
-        take = self._floored(domain, min(wanted, self.slots[domain]))
+    def distribute(self, domain: NetworkDomain, desired: int) -> list[tuple[str, int]]:
+        """The share of `desired` members of each node below the domain, in the order of the visits."""
+        take = self._floored(domain, min(desired, self.slots[domain]))
         if domain.leaf:
             return [(domain.name, take)] if take else []
         shares: list[tuple[str, int]] = []

@@ -27,6 +27,10 @@ def details(state: DeviceState, need: DeviceNeed) -> Iterator[str]:
 
 def _short(room: TypeRoom, minor: int, request: Mapping[str, int]) -> str:
     free = room.free[minor]
-    wanted = completed(request, room.units[minor].total)
-    short = [f"{name} {free[name]} of {amount}" for name, amount in wanted.items() if free.get(name, amount) < amount]
+    completed_request = completed(request, room.units[minor].total)
+    short = [
+        f"{name} {free[name]} of {amount}"
+        for name, amount in completed_request.items()
+        if free.get(name, amount) < amount
+    ]
     return f"too little {', '.join(short)}" if short else "nothing is left"

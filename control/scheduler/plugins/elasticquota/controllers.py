@@ -123,7 +123,7 @@ class QuotaStatusWriter:
         except WireError:
             return output  # overwritten
         return output.with_child_request(
-            self._child_requests.wanted(quota.metadata.name, output.child_request, present, now)
+            self._child_requests.desired(quota.metadata.name, output.child_request, present, now)
         )
 
     async def _write(self, quota: ElasticQuota, output: QuotaOutput, body: dict[str, object]) -> None:

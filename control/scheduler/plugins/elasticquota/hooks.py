@@ -94,10 +94,10 @@ class QuotaHooks:
 
     def annotations(self, quota: ElasticQuota) -> dict[str, str]:
         """What all hooks want the object to state."""
-        wanted: dict[str, str] = {}
+        annotations: dict[str, str] = {}
         for key, hook in self._items():
-            wanted |= self._call(key, "update_quota_status", hook.update_quota_status, quota) or {}
-        return wanted
+            annotations |= self._call(key, "update_quota_status", hook.update_quota_status, quota) or {}
+        return annotations
 
     def refusal(self, quota: str, pod: Pod) -> str:
         """The first reason against a pod, as a message for its user."""

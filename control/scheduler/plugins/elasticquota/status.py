@@ -105,7 +105,7 @@ class ChildRequests:
         self._known: dict[str, Amounts] = {}
         self._rises: dict[str, deque[tuple[float, Amounts]]] = {}
 
-    def wanted(self, name: str, counted: Amounts, present: Mapping[str, int], now: float) -> Amounts:
+    def desired(self, name: str, counted: Amounts, present: Mapping[str, int], now: float) -> Amounts:
         """`present`: the annotation; `now`: monotonic seconds."""
         known, rises = self._known.get(name, counted), self._rises.setdefault(name, deque())
         rise = {key: amount - known.get(key, 0) for key, amount in present.items() if amount > known.get(key, 0)}

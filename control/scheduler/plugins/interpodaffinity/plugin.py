@@ -228,11 +228,11 @@ class InterPodAffinity(Plugin):
             return True
         terms = terms_of(pod.shape)
 
-        def selected(changed: Pod | None, wanted: Sequence[Term]) -> list[bool]:
+        def selected(changed: Pod | None, required_terms: Sequence[Term]) -> list[bool]:
             if changed is None:
-                return [False] * len(wanted)
+                return [False] * len(required_terms)
             shape = self.handle.shapes.shape(changed)
-            return [term.selects(shape, self._labels_of) for term in wanted]
+            return [term.selects(shape, self._labels_of) for term in required_terms]
 
         if terms.near and all(selected(after, terms.near)) and not all(selected(before, terms.near)):
             return True

@@ -116,8 +116,8 @@ def _estimated(
     if real is None:
         return 0
     limit = amount(real, limits.get(real))
-    wanted = max(limit, amount(real, requests.get(real)))
-    if wanted == 0:
+    declared_amount = max(limit, amount(real, requests.get(real)))
+    if declared_amount == 0:
         return _WITHOUT_REQUEST.get(real, 0)
-    estimated = (2 * wanted * factor + 100) // 200  # rounds half away from zero
+    estimated = (2 * declared_amount * factor + 100) // 200  # rounds half away from zero
     return min(estimated, limit) if limit else estimated

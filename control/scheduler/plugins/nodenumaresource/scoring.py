@@ -65,14 +65,14 @@ def _set_score(strategy: ScoringStrategy, room: NodeRoom, amounts: Mapping[str, 
     total = weights = 0
     for resource in strategy.resources:
         name = resource.name
-        wanted = amounts.get(name, 0)
+        pod_request = amounts.get(name, 0)
         listed = [zone for zone in members if name in zone.total]
-        if not listed or (not wanted and is_extended(name)):
+        if not listed or (not pod_request and is_extended(name)):
             continue
         capacity = sum([zone.total[name] for zone in listed])
         free = sum([max(0, zone.available[name]) for zone in listed])
         weight = resource.weight or 1
-        total += _rate(strategy.type, max(capacity - free, 0) + wanted, capacity) * weight
+        total += _rate(strategy.type, max(capacity - free, 0) + pod_request, capacity) * weight
         weights += weight
     return total // (weights or 1)
 
@@ -119,12 +119,12 @@ class NumaScore:
             return 0
         total = weights = 0
         for resource in self._node.resources:
-            wanted = need.amounts.get(resource.name, 0)
-            if not wanted and is_extended(resource.name):
+            pod_request = need.amounts.get(resource.name, 0)
+            if not pod_request and is_extended(resource.name):
                 continue
             column = table.resource(resource.name)
             capacity = table.allocatable.item(column, row)
-            requested = table.requested.item(column, row) + wanted
+            requested = table.requested.item(column, row) + pod_request
             weight = resource.weight or 1
             total += _rate(self._node.type, requested, capacity) * weight
             if capacity > 0 or column == CPU:
@@ -152,14 +152,14 @@ class NumaScore:
         table = self._table
 
         def amounts(resource: WeightedResource) -> tuple[IntArray, IntArray] | None:
-            wanted = need.amounts.get(resource.name, 0)
-            if not wanted and is_extended(resource.name):
+            pod_request = need.amounts.get(resource.name, 0)
+            if not pod_request and is_extended(resource.name):
                 return None
             column = table.resource(resource.name)
             requested, capacity = table.requested[column, rows], table.allocatable[column, rows]
             if column != CPU:
-                return requested + wanted, np.where(capacity > 0, capacity, UNPUBLISHED)
-            own = np.where(binding.bind, amplified(wanted, ratio), wanted)
+                return requested + pod_request, np.where(capacity > 0, capacity, UNPUBLISHED)
+            own = np.where(binding.bind, amplified(pod_request, ratio), pod_request)
             return amplified_use(self._book, rows, requested, ratio) + own, capacity
 
         return rated(self._node, amounts, len(rows))
@@ -224,17 +224,17 @@ class NumaScore:
         columns, zones = self._book.columns, list(numbers_of(chosen))
 
         def amounts(resource: WeightedResource) -> tuple[IntArray, IntArray] | None:
-            index, wanted = columns.resources.get(resource.name), need.amounts.get(resource.name, 0)
-            if index is None or (not wanted and is_extended(resource.name)):
+            index, pod_request = columns.resources.get(resource.name), need.amounts.get(resource.name, 0)
+            if index is None or (not pod_request and is_extended(resource.name)):
                 return None
             total = columns.zone_total.data[zones, index][:, rows]
             listed = total != UNPUBLISHED
             capacity = np.where(listed, total, 0).sum(axis=0)
             free = np.where(listed, columns.zone_available.data[zones, index][:, rows], 0).sum(axis=0)
-            own: IntArray | int = wanted
+            own: IntArray | int = pod_request
             if amplify_own and resource.name == "cpu":
                 ratio = columns.ratio.data[rows]
-                own = np.where(binding.bind[at], amplified(wanted, ratio), wanted)
+                own = np.where(binding.bind[at], amplified(pod_request, ratio), pod_request)
             present = listed.any(axis=0)
             return np.maximum(capacity - free, 0) + own, np.where(present, capacity, UNPUBLISHED)
 

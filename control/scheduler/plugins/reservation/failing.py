@@ -28,7 +28,7 @@ def reasons(match: PodMatch, failure: FitError) -> list[str]:
             mismatches[result.mismatch] += 1
         else:
             matched[room.row] += 1
-        if match.wanted.name and result.mismatch is not Mismatch.NAME:
+        if match.conditions.name and result.mismatch is not Mismatch.NAME:
             named += 1
     if not total and not match.required:
         return []

@@ -33,19 +33,19 @@ class PodMatch:
         self,
         book: ReservationBook,
         pod: PodInfo,
-        wanted: PodConditions,
+        conditions: PodConditions,
         groups: Sequence[OwnerGroup],
         *,
         node_labels: bool,
     ) -> None:
         """`node_labels`: whether a reservation's labels include those of its node."""
         self.pod = pod
-        self.wanted = wanted
+        self.conditions = conditions
         self.groups = groups
         self.rows: RowArray = NO_ROWS
         """The rows with matching reservations, ascending."""
         self._book = book
-        self._node_labels = node_labels and wanted.affinity is not None
+        self._node_labels = node_labels and conditions.affinity is not None
         self._numbers = frozenset(group.number for group in groups)
         self._version = -1
         """The version of the book for which the next two are right."""
@@ -70,7 +70,7 @@ class PodMatch:
     @property
     def required(self) -> bool:
         """Whether the pod must use a reservation."""
-        return self.wanted.affinity is not None and not self.wanted.ignores
+        return self.conditions.affinity is not None and not self.conditions.ignores
 
     @property
     def variant(self) -> Hashable:
@@ -82,7 +82,7 @@ class PodMatch:
 
     def owner_matched(self) -> Iterable[ReservedRoom]:
         """The reservations on nodes whose owners match, regardless of the other conditions."""
-        if self.wanted.ignores:
+        if self.conditions.ignores:
             return [room for rooms in self._book.by_row.values() for room in rooms.values()]
         return [room for group in self.groups for room in group.members.values() if room.placed]
 
@@ -92,7 +92,8 @@ class PodMatch:
         if model is None:
             raise ValueError(f"reservation {room.uid} is not known")
         node = table.nodes[room.row] if self._node_labels else None
-        return matched(self.wanted, self.pod.requests, model, node.metadata.labels if node is not None else NO_LABELS)
+        labels = node.metadata.labels if node is not None else NO_LABELS
+        return matched(self.conditions, self.pod.requests, model, labels)
 
     @property
     def fits(self) -> dict[str, Fit]:
@@ -153,7 +154,7 @@ class PodMatch:
         return total
 
     def _matching(self, rooms: Mapping[str, ReservedRoom]) -> list[ReservedRoom]:
-        if self.wanted.ignores:
+        if self.conditions.ignores:
             return [room for room in rooms.values() if room.offered]
         return [room for room in rooms.values() if self.owned(room) and room.offered and self.judge(room).ok]
 
@@ -253,17 +254,17 @@ class MatchingRows:
 
     def _possible(self, match: PodMatch) -> set[int]:
         """The rows with reservations that may match."""
-        affinity, rooms = match.wanted.affinity, match.owner_matched()
-        if affinity is not None and affinity.name and not match.wanted.ignores:
+        affinity, rooms = match.conditions.affinity, match.owner_matched()
+        if affinity is not None and affinity.name and not match.conditions.ignores:
             return {room.row for room in rooms if room.model is not None and room.model.name == affinity.name}
         rows = {room.row for room in rooms}
         chosen = None if affinity is None else self._index.rows(affinity.reservation_selector)
-        return rows if chosen is None or match.wanted.ignores else rows.intersection(chosen)
+        return rows if chosen is None or match.conditions.ignores else rows.intersection(chosen)
 
     def _changed(self, known: KnownRows, match: PodMatch) -> set[int] | None:
         """The rows to compute again; None: all."""
         table, book = self._table, self._book
-        logs = [book.log] if match.wanted.ignores else [group.log for group in match.groups]
+        logs = [book.log] if match.conditions.ignores else [group.log for group in match.groups]
         since, known.positions = known.positions, [log.end for log in logs]
         nodes = table.node_log.since(known.node_position) if known.node_position >= 0 else None
         known.node_position = table.node_log.end

@@ -39,13 +39,13 @@ class Offering:
 
     def candidates(self, state: CycleState, match: PodMatch, row: int) -> list[ReservedRoom]:
         """The reservations on a row that the pod may take."""
-        if match.wanted.ignores:
+        if match.conditions.ignores:
             return []
         return [room for room in self._fitting.candidates(match, row) if not self.refusal(state, match, room)]
 
     def offers(self, state: CycleState, match: PodMatch, row: int) -> Sequence[Offer]:
         """See `RowCredit`."""
-        if not match.wanted.ignores:
+        if not match.conditions.ignores:
             return [offer_of(room) for room in self.candidates(state, match, row)]
         offer = everything(match, row)
         return [] if self._refusal(state, match, row, offer) else [offer]

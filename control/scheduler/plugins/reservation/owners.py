@@ -125,11 +125,11 @@ class EventOwners:
 
 def key_of(owner: ReservationOwner) -> Key:
     """One property that every pod of the owner has."""
-    wanted, controller, selector = owner.object, owner.controller, owner.label_selector
-    if wanted is not None and wanted.uid:
-        return ("uid", "", wanted.uid)
-    if wanted is not None and wanted.name:
-        return ("name", "", wanted.name)
+    reference, controller, selector = owner.object, owner.controller, owner.label_selector
+    if reference is not None and reference.uid:
+        return ("uid", "", reference.uid)
+    if reference is not None and reference.name:
+        return ("name", "", reference.name)
     if controller is not None and controller.uid:
         return ("controller", "uid", controller.uid)
     if controller is not None and controller.name:

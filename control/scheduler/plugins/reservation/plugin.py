@@ -132,10 +132,10 @@ class ReservationPlugin(Plugin):
     # PreFilter
 
     def before_pre_filter(self, state: CycleState, pod: PodInfo) -> PluginStatus:
-        wanted = self._conditions(pod)
-        if isinstance(wanted, str):
-            return error(wanted)
-        if wanted is NO_CONDITIONS and not self.book.index:
+        pod_conditions = self._conditions(pod)
+        if isinstance(pod_conditions, str):
+            return error(pod_conditions)
+        if pod_conditions is NO_CONDITIONS and not self.book.index:
             return SUCCESS
         if holds_room(pod):
             self._reserve_pods.before_pre_filter(state, pod)
@@ -160,28 +160,28 @@ class ReservationPlugin(Plugin):
             if not len(match.rows):
                 return PreFilterResult(unresolvable(NO_MATCH))
             return PreFilterResult(rows=match.rows)
-        return results.PASS_ALL if len(match.rows) and not match.wanted.ignores else results.SKIP_FILTER
+        return results.PASS_ALL if len(match.rows) and not match.conditions.ignores else results.SKIP_FILTER
 
     def _conditions(self, pod: PodInfo) -> PodConditions | str:
         """What pods of this shape demand, or which annotation is malformed."""
-        wanted: PodConditions | str | None = pod.shape.memo.get(self.name)
-        if wanted is None:
+        pod_conditions: PodConditions | str | None = pod.shape.memo.get(self.name)
+        if pod_conditions is None:
             try:
-                wanted = NO_CONDITIONS if holds_room(pod) else conditions(pod.shape.pod)
+                pod_conditions = NO_CONDITIONS if holds_room(pod) else conditions(pod.shape.pod)
             except WireError as failure:
-                wanted = str(failure)
-            pod.shape.memo[self.name] = wanted
-        return wanted
+                pod_conditions = str(failure)
+            pod.shape.memo[self.name] = pod_conditions
+        return pod_conditions
 
     def _match(self, state: CycleState, pod: PodInfo) -> PodMatch:
         """The match of the pod, computed once per cycle."""
         match = self._known_match(state, pod)
         if match is None:
-            wanted = self._conditions(pod)
-            wanted = NO_CONDITIONS if isinstance(wanted, str) else wanted
-            groups = () if wanted.ignores else self.book.index.matching(pod)
-            match = PodMatch(self.book, pod, wanted, groups, node_labels=self._node_labels)
-            if groups or wanted.ignores:
+            pod_conditions = self._conditions(pod)
+            pod_conditions = NO_CONDITIONS if isinstance(pod_conditions, str) else pod_conditions
+            groups = () if pod_conditions.ignores else self.book.index.matching(pod)
+            match = PodMatch(self.book, pod, pod_conditions, groups, node_labels=self._node_labels)
+            if groups or pod_conditions.ignores:
                 self._rows.fill(match)
             state.data[self.name] = match
         return match
@@ -209,7 +209,7 @@ class ReservationPlugin(Plugin):
 
     def _reject(self, state: CycleState, match: PodMatch, row: int) -> int:
         """0, or the reason why neither a reservation of the row nor the node itself fits (spec 06 §4.5)."""
-        if match.wanted.ignores:
+        if match.conditions.ignores:
             return 0  # NodeResourcesFit decides
         rooms = match.on(row)
         if not rooms:
@@ -226,7 +226,7 @@ class ReservationPlugin(Plugin):
                     return 0
                 texts.append(PREFIX + refusal)
             short_names.update(fit.by_node)
-            texts += [short.text(figures=bool(match.wanted.name)) for short in fit.in_room]
+            texts += [short.text(figures=bool(match.conditions.name)) for short in fit.in_room]
         if match.required:
             texts += map(by_node, sorted(short_names))
             return self.reasons.number(Code.UNSCHEDULABLE, *(texts or [NO_ROOM]))
@@ -259,7 +259,7 @@ class ReservationPlugin(Plugin):
         if holds_room(pod):
             return SUCCESS if self._reserve_pods.scores(state) else SKIP
         match = self._known_match(state, pod)
-        return SKIP if match is None or not len(match.rows) or match.wanted.ignores else SUCCESS
+        return SKIP if match is None or not len(match.rows) or match.conditions.ignores else SUCCESS
 
     def score(self, state: CycleState, pod: PodInfo, rows: Rows) -> IntArray:
         """[len(rows)]: the score of the reservation that the pod would take, below its order."""
@@ -298,7 +298,7 @@ class ReservationPlugin(Plugin):
         match = self._known_match(state, pod)
         if match is None or (not len(match.rows) and not match.required):
             return SUCCESS
-        if match.wanted.ignores:
+        if match.conditions.ignores:
             if match.on(row):
                 state.taken = everything(match, row)
             return SUCCESS

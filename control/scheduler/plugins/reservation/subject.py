@@ -123,8 +123,8 @@ class ReservationSubject:
                 raise NothingToWrite(f"reservation is already on node {live.status.node_name}")
             amounts = template_requests(live)
             resized = self._resized.pop(info.uid, {})
-            wanted = {name: min(amount, MAX_AMOUNT) for name, amount in {**info.requests, **resized}.items()}
-            if wanted != amounts:
+            scheduled_amounts = {name: min(amount, MAX_AMOUNT) for name, amount in {**info.requests, **resized}.items()}
+            if scheduled_amounts != amounts:
                 raise NothingToWrite(CHANGED)
             now = self._now()
             conditions = [

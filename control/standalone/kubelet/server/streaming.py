@@ -70,18 +70,18 @@ class StreamEndpoints:
         return await self._stream(request, StreamRequest(pod_uid=uid, ports=[int(n) for n in numbers]))
 
     def _worker(self, request: web.Request) -> PodWorker:
-        wanted = (request.match_info["namespace"], request.match_info["pod"])
+        pod_key = (request.match_info["namespace"], request.match_info["pod"])
         for worker in self._kubelet.workers.values():
-            if (worker.namespace, worker.pod_name) == wanted:
+            if (worker.namespace, worker.pod_name) == pod_key:
                 return worker
         raise web.HTTPNotFound(text="pod does not exist")
 
-    async def _stream(self, request: web.Request, wanted: StreamRequest) -> web.StreamResponse:
+    async def _stream(self, request: web.Request, stream_request: StreamRequest) -> web.StreamResponse:
         if not is_upgrade(request):
             raise web.HTTPBadRequest(text="Upgrade request required")
         try:
             with self._slots.taken(""):
-                endpoint, path = runtime_endpoint(await self._kubelet.runtime.stream_url(wanted))
+                endpoint, path = runtime_endpoint(await self._kubelet.runtime.stream_url(stream_request))
                 return await pass_through(request, endpoint, path)
         except TooManyStreams as error:
             raise web.HTTPTooManyRequests(text=str(error)) from error

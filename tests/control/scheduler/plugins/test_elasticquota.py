@@ -446,23 +446,23 @@ def test_child_request_is_lowered_by_what_no_admission_explains() -> None:
         counted += admitted - 1  # the pod of the last second arrives, an old one is gone
         admitted = 1
         stated += admitted
-        stated = requests.wanted("a", {"cpu": counted}, {"cpu": stated}, float(second))["cpu"]
+        stated = requests.desired("a", {"cpu": counted}, {"cpu": stated}, float(second))["cpu"]
         requests.written("a", {"cpu": stated})
         assert stated >= counted + admitted  # the admitted pod is never forgotten
         assert stated <= counted + admitted + LOWERING_DELAY_S + 1  # and finished pods are, soon
     quiet = 60 + LOWERING_DELAY_S
-    assert requests.wanted("a", {"cpu": counted + 1}, {"cpu": stated}, quiet) == {"cpu": counted + 1}
+    assert requests.desired("a", {"cpu": counted + 1}, {"cpu": stated}, quiet) == {"cpu": counted + 1}
 
 
 def test_child_request_rises_at_once_and_waits_before_it_falls() -> None:
     requests = ChildRequests()
-    assert requests.wanted("a", {"cpu": 5}, {"cpu": 3}, 0.0) == {"cpu": 5}
+    assert requests.desired("a", {"cpu": 5}, {"cpu": 3}, 0.0) == {"cpu": 5}
     requests.written("a", {"cpu": 5})
-    assert requests.wanted("a", {"cpu": 5}, {"cpu": 7}, 1.0) == {"cpu": 7}  # admitted
-    assert requests.wanted("a", {"cpu": 2}, {"cpu": 7}, 2.0) == {"cpu": 4}  # three are gone, two may be on their way
-    assert requests.wanted("a", {"cpu": 2}, {"cpu": 7}, 1.0 + LOWERING_DELAY_S) == {"cpu": 2}
+    assert requests.desired("a", {"cpu": 5}, {"cpu": 7}, 1.0) == {"cpu": 7}  # admitted
+    assert requests.desired("a", {"cpu": 2}, {"cpu": 7}, 2.0) == {"cpu": 4}  # three are gone, two may be on their way
+    assert requests.desired("a", {"cpu": 2}, {"cpu": 7}, 1.0 + LOWERING_DELAY_S) == {"cpu": 2}
     requests.keep(())
-    assert requests.wanted("a", {}, {"cpu": 5}, 60.0) == {"cpu": 5}  # after a restart any excess may be new
+    assert requests.desired("a", {}, {"cpu": 5}, 60.0) == {"cpu": 5}  # after a restart any excess may be new
 
 
 async def test_the_writer_writes_each_difference_and_forgives_conflicts() -> None:
