@@ -55,23 +55,13 @@ class HookError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class RequestedResources:
-    """The resources of the runtime's request for a container, in v1 units; None where the request has no value."""
-
-    cpu_shares: int | None = None
-    cfs_quota: int | None = None
-    cpuset: str | None = None
-    memory_limit: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class HookContainer:
-    """The container of the call; `id` is `<runtime>://<hash>`, empty before the runtime has assigned one."""
+    """The container of the call; `id` is `<runtime>://<hash>`, empty before the runtime has assigned one. `cfs_quota`
+    is that of the runtime's request, None without one."""
 
     name: str
     id: str = ""
-    requested: RequestedResources = field(default_factory=RequestedResources)
-    env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    cfs_quota: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +124,6 @@ class ContainerDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class ResctrlAnswer:
-    """The resctrl group of the pod: its name and schemata, and tasks to move into it."""
-
-    closid: str
-    schemata: str = ""
-    new_task_ids: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class HookAnswer:
     """The changes of a hook; None (empty for collections) means no change. Values are in v1 units."""
 
@@ -154,7 +135,8 @@ class HookAnswer:
     net_cls_classid: int | None = None
     cpu_bvt: int | None = None
     cpu_idle: int | None = None
-    resctrl: ResctrlAnswer | None = None
+    closid: str | None = None
+    """The resctrl group of the pod."""
     env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     mounts: tuple[ContainerMount, ...] = ()
     devices: tuple[ContainerDevice, ...] = ()
@@ -193,13 +175,11 @@ def answer_of(settings: Iterable[DesiredSetting]) -> HookAnswer:
 
 @runtime_checkable
 class HookPlugin(Protocol):
-    """`hook` is the name of the plugin (table of spec 03 §4.1), `gate` its feature gate. A class that is a `Strategy`
-    too has its owner name in `name`."""
+    """`hook` is the name of the plugin (table of spec 03 §4.1). A class that is a `Strategy` too has its owner name in
+    `name`."""
 
     @property
     def hook(self) -> str: ...
-    @property
-    def gate(self) -> str: ...
     @property
     def stages(self) -> Collection[HookStage]: ...
 

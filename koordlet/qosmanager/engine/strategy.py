@@ -48,11 +48,10 @@ class QoSDecision:
 
 
 class Strategy(Protocol):
-    """`name` is the owner's name at the executor, `gate` its feature gate. With `follows_pods`, it also decides at once
-    when a hook announces a new pod."""
+    """`name` is the owner's name at the executor. With `follows_pods`, it also decides at once when a hook announces a
+    new pod."""
 
     name: str
-    gate: str
     follows_pods: bool = False
 
     def decide(self, view: NodeView) -> QoSDecision | None:

@@ -141,7 +141,6 @@ class BlkIO(Strategy):
     apply a parent's limits to its children."""
 
     name = "blkio"
-    gate = "BlkIOReconcile"
 
     def __init__(
         self,

@@ -13,8 +13,6 @@ from koordlet.qosmanager.engine.view import NodeView
 class CoolingEviction(Strategy):
     """`features`: those whose gates are on. No tasks for `cool_seconds` after `evicted_at`."""
 
-    gate = ""
-
     def __init__(self, features: Collection[str], *, cool_seconds: float, evicted_at: float) -> None:
         self._features = features
         self._cool_seconds = cool_seconds

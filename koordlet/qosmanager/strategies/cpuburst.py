@@ -150,7 +150,6 @@ class CPUBurst(Strategy):
     """`beyond_quota`: whether the kernel accepts a burst above the quota (Anolis does, mainline refuses)."""
 
     name = "cpuburst"
-    gate = "CPUBurst"
 
     def __init__(self, *, interval: float, beyond_quota: bool = False, random: Random | None = None) -> None:
         self._interval = interval

@@ -84,7 +84,6 @@ class CPUSuppress(Strategy):
     """The strategy. With gate BECPUManager, the hooks place best-effort containers themselves."""
 
     name = "cpusuppress"
-    gate = "BECPUSuppress"
 
     def __init__(self, *, be_cpu_manager: bool = False, target: Callable[[], int] = lambda: 100) -> None:
         """`target`: percent of its quota that best effort keeps while it delays a service."""

@@ -177,7 +177,6 @@ class MemoryQOSReconcile(Strategy):
     """The strategy."""
 
     name = "memoryqos"
-    gate = "CgroupReconcile"
 
     def decide(self, view: NodeView) -> QoSDecision | None:
         """See the module."""

@@ -42,7 +42,6 @@ class MemoryReclaim(Strategy):
     """The strategy."""
 
     name = NAME
-    gate = "CgroupReconcile"
 
     def __init__(self) -> None:
         self._states: dict[str, GroupState] = {}

@@ -70,7 +70,6 @@ class ResctrlClasses(Strategy):
     cannot have it, empty if it can."""
 
     name = "resctrl"
-    gate = "RdtResctrl"
 
     def __init__(self, facts: Facts, missing: str = "") -> None:
         self._facts = facts

@@ -30,7 +30,6 @@ class SystemConfigStrategy(Strategy):
     """The strategy. The executor refuses a value outside the file's range and reports it."""
 
     name = "systemconfig"
-    gate = "SystemConfig"
 
     def decide(self, view: NodeView) -> QoSDecision | None:
         """See the module."""

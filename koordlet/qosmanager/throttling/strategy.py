@@ -86,7 +86,6 @@ class ThrottleCulprits(Strategy):
     throttled). `suppress`: CPU suppress is enabled, which reads `target`."""
 
     name = NAME
-    gate = FEATURE
 
     def __init__(self, supports: Supports, more: Mapping[str, Lever] | None = None, *, suppress: bool = True) -> None:
         self._cpu = CpuLever(suppress=suppress)

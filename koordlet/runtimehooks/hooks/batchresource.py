@@ -76,7 +76,6 @@ class BatchResource(PerPodStrategy):
     """Strategy and hook. While CPU suppress limits best effort by the quota of its directory, pods have no quota."""
 
     name = "batchresource"
-    gate = "BatchResource"
     hook = "BatchResource"
     stages = (HookStage.PRE_RUN_POD_SANDBOX, HookStage.PRE_CREATE_CONTAINER, HookStage.PRE_UPDATE_CONTAINER_RESOURCES)
 

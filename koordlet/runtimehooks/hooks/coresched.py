@@ -83,7 +83,6 @@ class CoreSched(PerPodStrategy):
     """The strategy. `available` is the host's feature `core_sched`."""
 
     name = "coresched"
-    gate = "CoreSched"
 
     def __init__(self, available: Feature) -> None:
         self._available = available

@@ -31,7 +31,6 @@ class CPUNormalization(PerPodStrategy):
     """Strategy and hook. Quotas that do not change are not set, so that ratio 1 restores all."""
 
     name = "cpunormalization"
-    gate = "CPUNormalization"
     hook = "CPUNormalization"
     stages = (HookStage.PRE_RUN_POD_SANDBOX, HookStage.PRE_CREATE_CONTAINER, HookStage.PRE_UPDATE_CONTAINER_RESOURCES)
 
@@ -47,7 +46,7 @@ class CPUNormalization(PerPodStrategy):
 
     def answer(self, stage: HookStage, context: HookContext, view: NodeView) -> HookAnswer:
         """The container's quota, from that of the runtime's request; the strategy sets the pod's."""
-        quota = None if context.container is None else context.container.requested.cfs_quota
+        quota = None if context.container is None else context.container.cfs_quota
         if context.pod.allocation_error:
             raise HookError(context.pod.allocation_error)
         if quota is None or quota <= 0 or not context.pod.normalizes:

@@ -82,7 +82,6 @@ class CPUSetAllocator(PerPodStrategy):
     """Strategy and hook. `be_cpu_manager` is gate BECPUManager; `unset_quota` False leaves quotas to the kubelet."""
 
     name = "cpusetallocator"
-    gate = "CPUSetAllocator"
     hook = "CPUSetAllocator"
     stages = (HookStage.PRE_RUN_POD_SANDBOX, HookStage.PRE_CREATE_CONTAINER, HookStage.PRE_UPDATE_CONTAINER_RESOURCES)
 

@@ -47,7 +47,6 @@ class GPUEnvInject:
     `minors`: the node's devices."""
 
     hook = "gpu env inject"
-    gate = "GPUEnvInject"
     stages = (HookStage.PRE_CREATE_CONTAINER,)
 
     def __init__(self, library: str, *, monitor: bool = False, minors: MinorsOf = lambda kind: None) -> None:

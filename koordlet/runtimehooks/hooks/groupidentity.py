@@ -78,7 +78,6 @@ class GroupIdentity(PerPodStrategy):
     """Strategy and hook. `supports` is called in each round: files appear with the kubelet's directories."""
 
     name = "groupidentity"
-    gate = "GroupIdentity"
     hook = "GroupIdentity"
     stages = (HookStage.PRE_RUN_POD_SANDBOX,)
 

@@ -72,7 +72,6 @@ class NetQoS(Strategy):
     bandwidth that a throttled pod keeps: of its own class, or of the BE class (the lowest of them)."""
 
     name = "netqos"
-    gate = "TCNetworkQoS"
     follows_pods = True
 
     def __init__(

@@ -30,7 +30,6 @@ class OOMScoreAdj(PerPodStrategy):
     """The strategy."""
 
     name = "oomscoreadj"
-    gate = "OOMScoreAdj"
 
     def decide(self, view: NodeView) -> QoSDecision | None:
         """See the module."""

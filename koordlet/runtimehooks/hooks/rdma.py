@@ -24,7 +24,6 @@ class RDMADeviceInject:
     """The hook; `find` reads the host, `minors` are the node's devices."""
 
     hook = "rdma device inject"
-    gate = "RDMADeviceInject"
     stages = (HookStage.PRE_CREATE_CONTAINER,)
 
     def __init__(self, find: Find, *, minors: MinorsOf = lambda kind: None) -> None:

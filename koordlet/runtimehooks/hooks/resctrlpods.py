@@ -21,8 +21,8 @@ from koordlet.qosmanager.strategies.resctrl import MOUNTED, Facts, unmounted
 from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.resourceexecutor.resctrlgroups import GROUP, L3, MB, PRESENT, TASKS, row
 from koordlet.resourceexecutor.stores import ABSENT
-from koordlet.runtimehooks.stages import NO_CHANGE, HookAnswer, HookContext, HookStage, ResctrlAnswer, followed_pods
-from koordlet.system.resctrl import AMD, INTEL, ResctrlFacts, format_l3, format_mb, legal_mask, mba_value
+from koordlet.runtimehooks.stages import NO_CHANGE, HookAnswer, HookContext, HookStage, followed_pods
+from koordlet.system.resctrl import AMD, INTEL, ResctrlFacts, legal_mask, mba_value
 
 log = get_logger(__name__)
 
@@ -83,7 +83,6 @@ class ResctrlPods(Strategy):
     `ResctrlClasses`."""
 
     name = "resctrlpods"
-    gate = "Resctrl"
     follows_pods = True
     hook = "Resctrl"
     stages: Collection[HookStage] = (
@@ -116,17 +115,14 @@ class ResctrlPods(Strategy):
         return None if any(self._requested(pod) is not None for pod in followed_pods(view)) else ()
 
     def answer(self, stage: HookStage, context: HookContext, view: NodeView) -> HookAnswer:
-        """Name and schemata of the group. A pod that is removed needs no answer; its group is removed later. A
+        """The name of the group. A pod that is removed needs no answer; its group is removed later. A
         container gets no group that does not exist, because then it would not start."""
         facts = self._facts()
-        requested = requested_by(context.annotations)
-        if requested is None or facts is None or stage is HookStage.PRE_REMOVE_RUN_POD_SANDBOX:
+        if requested_by(context.annotations) is None or facts is None or stage is HookStage.PRE_REMOVE_RUN_POD_SANDBOX:
             return NO_CHANGE
         if stage is HookStage.PRE_CREATE_CONTAINER and closid(context.pod.meta.uid) not in facts.groups:
             return NO_CHANGE
-        values = lines(requested, facts)
-        text = (format_l3(values[L3]) if L3 in values else "") + (format_mb(values[MB]) if MB in values else "")
-        return HookAnswer(resctrl=ResctrlAnswer(closid(context.pod.meta.uid), text))
+        return HookAnswer(closid=closid(context.pod.meta.uid))
 
     @staticmethod
     def _requested(pod: PodView) -> Resctrl | None:

@@ -56,7 +56,6 @@ class TerwayQoS(Strategy):
     """The strategy."""
 
     name = "terwayqos"
-    gate = "TerwayQoS"
     follows_pods = True
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ from koordlet.app.tasks import end_tasks
 from koordlet.runtimehooks.calls import HookCalls
 from koordlet.runtimehooks.contexts import container_id, pod_of
 from koordlet.runtimehooks.protocols.mountsources import prepare_sources
-from koordlet.runtimehooks.protocols.nriwire import adjustment, requested_resources, updated, variables
+from koordlet.runtimehooks.protocols.nriwire import adjustment, updated
 from koordlet.runtimehooks.protocols.ttrpc import UNIMPLEMENTED, Trunk, TtrpcCallError, TTRPCError
 from koordlet.runtimehooks.stages import (
     FailurePolicy,
@@ -34,7 +34,6 @@ from koordlet.runtimehooks.stages import (
     HookContext,
     HookError,
     HookStage,
-    RequestedResources,
 )
 
 log = get_logger(__name__)
@@ -217,8 +216,8 @@ class NRIPlugin:
         if container is None:
             return HookContext(view)
         digest = container_id(self._runtime, container.id, pod.annotations)
-        requested = RequestedResources() if resources is None else requested_resources(resources)
-        return HookContext(view, HookContainer(container.name, digest, requested, variables(container.env)))
+        quota = None if resources is None else resources.cpu.quota.value or None
+        return HookContext(view, HookContainer(container.name, digest, quota))
 
 
 def configured(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""NRI messages: requested resources, and answers as adjustments and updates. Pure.
+"""NRI messages: answers as adjustments and updates. Pure.
 
 An update contains all resources of the runtime's request and the id of the container, because it replaces the request
 as a whole (spec 03 §8.14).
@@ -6,30 +6,9 @@ as a whole (spec 03 §8.14).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from koordlet.api.nri import api_pb2 as pb
-from koordlet.runtimehooks.stages import HookAnswer, RequestedResources
-from koordlet.system.cgroup.codecs import CFS_PERIOD_US, UNLIMITED
-
-
-def variables(env: Iterable[str]) -> dict[str, str]:
-    """`NAME=value` words; those without a value are left out."""
-    pairs = (word.partition("=") for word in env)
-    return {name: value for name, _, value in pairs if name and value}
-
-
-def requested_resources(resources: pb.LinuxResources) -> RequestedResources:
-    """The resources of a request; a negative memory limit means unlimited."""
-    cpu = resources.cpu
-    memory = resources.memory
-    limit = memory.limit.value if memory.HasField("limit") else 0
-    return RequestedResources(
-        cpu_shares=cpu.shares.value or None,
-        cfs_quota=cpu.quota.value or None,
-        cpuset=cpu.cpus or None,
-        memory_limit=(UNLIMITED if limit < 0 else limit) or None,
-    )
+from koordlet.runtimehooks.stages import HookAnswer
+from koordlet.system.cgroup.codecs import CFS_PERIOD_US
 
 
 def adjustment(answer: HookAnswer, requested: pb.LinuxResources) -> pb.ContainerAdjustment:
@@ -77,6 +56,6 @@ def _fill(resources: pb.LinuxResources, answer: HookAnswer, requested: pb.LinuxR
         resources.cpu.cpus = answer.cpuset
     if answer.memory_limit is not None:
         resources.memory.limit.value = answer.memory_limit
-    if answer.resctrl is not None and answer.resctrl.closid:
-        resources.rdt_class.value = answer.resctrl.closid
+    if answer.closid:
+        resources.rdt_class.value = answer.closid
     return resources.SerializeToString(deterministic=True) != before

@@ -18,8 +18,8 @@ from koordlet.api.hooks.api_pb2 import (
 )
 from koordlet.qosmanager.engine.view import PodView
 from koordlet.runtimehooks.contexts import container_id, pod_of
-from koordlet.runtimehooks.stages import HookAnswer, HookContainer, HookContext, RequestedResources
-from koordlet.system.cgroup.codecs import CFS_PERIOD_US, UNLIMITED
+from koordlet.runtimehooks.stages import HookAnswer, HookContainer, HookContext
+from koordlet.system.cgroup.codecs import CFS_PERIOD_US
 
 
 def sandbox_context(request: PodSandboxHookRequest, directory: str = "") -> HookContext:
@@ -35,25 +35,13 @@ def container_context(request: ContainerResourceHookRequest, runtime: str, direc
     container, parent = request.container_meta, request.pod_cgroup_parent or directory
     pod = _pod(request.pod_meta, request.pod_labels, request.pod_annotations, parent)
     digest = container_id(runtime, container.id, request.pod_annotations)
-    requested = requested_resources(request.container_resources)
-    return HookContext(pod, HookContainer(container.name, digest, requested, request.container_envs))
+    return HookContext(pod, HookContainer(container.name, digest, request.container_resources.cpu_quota or None))
 
 
 def _pod(
     meta: PodSandboxMetadata, labels: Mapping[str, str], annotations: Mapping[str, str], parent: str, handler: str = ""
 ) -> PodView:
     return pod_of(meta.name, meta.namespace, meta.uid, labels, annotations, parent, handler=handler)
-
-
-def requested_resources(resources: LinuxContainerResources) -> RequestedResources:
-    """The resources of a request; a negative memory limit means unlimited."""
-    memory = resources.memory_limit_in_bytes
-    return RequestedResources(
-        cpu_shares=resources.cpu_shares or None,
-        cfs_quota=resources.cpu_quota or None,
-        cpuset=resources.cpuset_cpus or None,
-        memory_limit=(UNLIMITED if memory < 0 else memory) or None,
-    )
 
 
 def sandbox_response(request: PodSandboxHookRequest, answer: HookAnswer) -> PodSandboxHookResponse:

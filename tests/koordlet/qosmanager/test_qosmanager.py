@@ -42,7 +42,6 @@ class Evictor:
 class Scripted:
     name: str
     answers: list[Any]
-    gate: str = ""
     follows_pods: bool = False
     cooled: list[float] = field(default_factory=list)
     news: bool = False

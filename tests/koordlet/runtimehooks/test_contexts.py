@@ -13,11 +13,10 @@ from koordlet.runtimehooks.contexts import cgroup_dir, container_id, pod_of
 from koordlet.runtimehooks.protocols.wire import (
     container_context,
     container_response,
-    requested_resources,
     sandbox_context,
     sandbox_response,
 )
-from koordlet.runtimehooks.stages import HookAnswer, HookError, RequestedResources
+from koordlet.runtimehooks.stages import HookAnswer, HookError
 
 SLICE = "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1_2.slice"
 DIRECTORIES = {
@@ -56,19 +55,12 @@ def test_container_ids(runtime: str, digest: str, annotations: dict[str, str], e
     assert container_id(runtime, digest, annotations) == expected
 
 
-REQUESTED = {
-    "nothing said": (LinuxContainerResources(), RequestedResources()),
-    "all": (
-        LinuxContainerResources(cpu_shares=2, cpu_quota=-1, memory_limit_in_bytes=5, cpuset_cpus="0"),
-        RequestedResources(2, -1, "0", 5),
-    ),
-    "no memory limit": (LinuxContainerResources(memory_limit_in_bytes=-7), RequestedResources(memory_limit=-1)),
-}
-
-
-@pytest.mark.parametrize(("resources", "expected"), REQUESTED.values(), ids=REQUESTED)
-def test_requested_resources_are_read(resources: LinuxContainerResources, expected: RequestedResources) -> None:
-    assert requested_resources(resources) == expected
+@pytest.mark.parametrize(("quota", "expected"), [(None, None), (0, None), (-1, -1), (25_000, 25_000)])
+def test_the_requested_quota_is_read(quota: int | None, expected: int | None) -> None:
+    resources = None if quota is None else LinuxContainerResources(cpu_quota=quota)
+    context = container_context(ContainerResourceHookRequest(container_resources=resources), "containerd", "")
+    assert context.container is not None
+    assert context.container.cfs_quota == expected
 
 
 def test_a_sandboxs_context_and_response() -> None:

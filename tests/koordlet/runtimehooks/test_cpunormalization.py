@@ -16,7 +16,6 @@ from koordlet.runtimehooks.stages import (
     HookContainer,
     HookContext,
     HookStage,
-    RequestedResources,
 )
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
 from tests.present import present
@@ -109,7 +108,7 @@ def test_a_pod_with_a_short_init_container_is_bound_by_its_largest_phase() -> No
     [(200_000, HookAnswer(cfs_quota=166_667)), (-1, NO_CHANGE), (0, NO_CHANGE), (None, NO_CHANGE)],
 )
 def test_response_for_a_new_container(quota: int | None, answer: HookAnswer) -> None:
-    context = HookContext(make_pod(qos="LS"), HookContainer("c0", requested=RequestedResources(cfs_quota=quota)))
+    context = HookContext(make_pod(qos="LS"), HookContainer("c0", cfs_quota=quota))
     view = make_view(normalization=1.2)
     assert CPUNormalization().answer(HookStage.PRE_CREATE_CONTAINER, context, view) == answer
     assert CPUNormalization().answer(HookStage.PRE_RUN_POD_SANDBOX, HookContext(context.pod), view) == NO_CHANGE

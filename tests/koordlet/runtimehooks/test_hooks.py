@@ -48,8 +48,6 @@ EXTENDED = "node.koordinator.sh/extended-resource-spec"
 class Plugin:
     """Returns a given answer or raises a given error."""
 
-    gate = "none"
-
     def __init__(self, hook: str, answer: HookAnswer | Exception = NO_CHANGE, *stages: HookStage) -> None:
         self.hook, self.stages, self.result = hook, stages or (SANDBOX,), answer
         self.calls = 0

@@ -25,7 +25,6 @@ from koordlet.runtimehooks.stages import (
     HookContext,
     HookStage,
     MountDirectory,
-    ResctrlAnswer,
 )
 from tests.koordlet.runtimehooks import fake_runtime as fake
 from tests.koordlet.runtimehooks.hooknode import EXTENDED, GIB, PATIENCE, Node
@@ -49,7 +48,7 @@ class Extra:
             env={"B": "2", "A": "1"},
             mounts=(ContainerMount("/lib.so", "/lib.so"), *self._fresh),
             devices=(ContainerDevice("/dev/infiniband/rdma_cm", "c", 10, 57, 0o660),),
-            resctrl=ResctrlAnswer("koordlet-1"),
+            closid="koordlet-1",
             cpuset="0-1",
         )
 
@@ -84,7 +83,7 @@ def pod(annotation: str = EXTENDED, parent: str = "/kubepods/besteffort/pod1") -
 
 
 def create(annotation: str = EXTENDED, **container: Any) -> pb.CreateContainerRequest:
-    own = {"id": "abc", "name": "c", "env": ["HOME=/root", "EMPTY="], **container}
+    own = {"id": "abc", "name": "c", **container}
     return pb.CreateContainerRequest(pod=pod(annotation), container=own)
 
 
@@ -149,7 +148,7 @@ async def test_a_container_is_adjusted(tmp_path: Path, connect: Callable[..., An
     assert fresh.stat().st_mode & 0o7777 == 0o1777
     (context,) = extra.contexts
     assert context.container is not None
-    assert (context.container.id, context.container.env) == ("containerd://abc", {"HOME": "/root"})
+    assert context.container.id == "containerd://abc"
 
 
 async def test_a_container_without_changes(tmp_path: Path, connect: Callable[..., Any]) -> None:

@@ -202,8 +202,6 @@ async def test_messages_larger_than_the_buffer_of_containerd(scene: Scene) -> No
 
     class Long(Extra):
         def answer(self, stage: HookStage, context: HookContext, view: Any) -> HookAnswer:
-            assert context.container is not None
-            assert len(context.container.env) >= 60
             return HookAnswer(env={f"V{number}": "x" * 1000 for number in range(60)})
 
     await scene.connect(scene.node(Long(scene.folder)))

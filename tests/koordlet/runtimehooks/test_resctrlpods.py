@@ -10,7 +10,7 @@ import pytest
 
 from koordlet.qosmanager.engine.view import NodeView, PodView
 from koordlet.runtimehooks.hooks.resctrlpods import ORPHAN_GRACE_S, ResctrlPods
-from koordlet.runtimehooks.stages import HookContext, HookStage, ResctrlAnswer
+from koordlet.runtimehooks.stages import HookContext, HookStage
 from koordlet.system.resctrl import AMD, INTEL, ResctrlFacts
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
 from tests.present import present
@@ -100,16 +100,15 @@ def test_groups_of_an_earlier_koordlet_are_removed_after_a_grace_period() -> Non
     assert not {("group", "BE"), ("group", "other")} & settings.keys()
 
 
-def test_the_hook_names_the_group_and_its_schemata() -> None:
+def test_the_hook_names_the_group() -> None:
     groups: tuple[str, ...] = ("koordlet-uid-p",)
     strategy, resctrl_pod = ResctrlPods(lambda: facts(groups=groups)), pod({"llc": llc(0, 30), "mb": mb(20)})
     context, view = HookContext(resctrl_pod), make_view()
-    expected = ResctrlAnswer("koordlet-uid-p", "L3:0=f;1=f;\nMB:0=20;1=20;\n")
     for stage in (HookStage.PRE_RUN_POD_SANDBOX, HookStage.PRE_CREATE_CONTAINER):
-        assert strategy.answer(stage, context, view).resctrl == expected
-    assert strategy.answer(HookStage.PRE_REMOVE_RUN_POD_SANDBOX, context, view).resctrl is None
-    assert strategy.answer(HookStage.PRE_RUN_POD_SANDBOX, HookContext(make_pod("x")), view).resctrl is None
+        assert strategy.answer(stage, context, view).closid == "koordlet-uid-p"
+    assert strategy.answer(HookStage.PRE_REMOVE_RUN_POD_SANDBOX, context, view).closid is None
+    assert strategy.answer(HookStage.PRE_RUN_POD_SANDBOX, HookContext(make_pod("x")), view).closid is None
     groups = ()
-    assert strategy.answer(HookStage.PRE_CREATE_CONTAINER, context, view).resctrl is None, (
+    assert strategy.answer(HookStage.PRE_CREATE_CONTAINER, context, view).closid is None, (
         "a group that does not exist would prevent the start"
     )
