@@ -69,10 +69,6 @@ class MemorySplit(NamedTuple):
     shared: float
     """Self-inflicted: its part of the pressure on shared memory, the node's or that below a limit above its own."""
 
-    @property
-    def own(self) -> float:
-        return self.limit + self.shared
-
 
 def split_memory(subject: Subject, stall: SubjectMemStall) -> MemorySplit:
     """Stalls at the container's own limit are self-inflicted, and so is its share of the pressure on the node.

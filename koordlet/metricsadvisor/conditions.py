@@ -7,7 +7,7 @@ collectors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from koordlet.app.logging import get_logger
@@ -29,17 +29,13 @@ class CollectorConditions:
     """The conditions of one koordlet's collectors, by collector."""
 
     def __init__(self, registries: Registries) -> None:
-        self._states: dict[str, CollectorCondition] = {}
-        registries.view("collector_up", self._rows)
-
-    @property
-    def states(self) -> Mapping[str, CollectorCondition]:
+        self.states: dict[str, CollectorCondition] = {}
         """The latest condition of every collector that reported one."""
-        return self._states
+        registries.view("collector_up", self._rows)
 
     def up(self, collector: str, source: str) -> None:
         """The collector works, with figures from `source`."""
-        self._states[collector] = CollectorCondition(True, source)
+        self.states[collector] = CollectorCondition(True, source)
 
     def down(self, collector: str, reason: str, source: str = "") -> None:
         """The collector has no figures; each reason is logged once."""
@@ -48,8 +44,8 @@ class CollectorConditions:
 
     def waiting(self, collector: str, reason: str, source: str = "") -> None:
         """No figures yet, as expected."""
-        self._states[collector] = CollectorCondition(False, source, reason)
+        self.states[collector] = CollectorCondition(False, source, reason)
 
     def _rows(self) -> Iterator[tuple[tuple[str, ...], float]]:
-        for name, condition in self._states.items():
+        for name, condition in self.states.items():
             yield (name, condition.source, condition.reason), float(condition.up)

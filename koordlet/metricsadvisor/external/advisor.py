@@ -118,15 +118,6 @@ class ExternalAdvisors:
                 merged.setdefault(name, value)
         return merged
 
-    def figure(self, name: str) -> dict[str, float]:
-        """Container key -> value of one figure."""
-        values: dict[str, float] = {}
-        for advisor in self.advisors:
-            for key, figures in advisor.figures.items():
-                if name in figures:
-                    values.setdefault(key, figures[name])
-        return values
-
     def _rows(self) -> Iterator[Row]:
         subjects = {subject.key: subject for subject in self._workloads().subjects}
         for advisor in self.advisors:

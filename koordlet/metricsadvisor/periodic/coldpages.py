@@ -132,8 +132,6 @@ class ColdPageCollector:
         self._enable_kidled = enable_kidled
         self._source = ""
         self._read_at = float("-inf")
-        self.started = False
-        """Whether a complete round produced figures."""
         self.node: ColdUse | None = None
         self.uses: Mapping[str, tuple[Subject, ColdUse]] = {}
         """Subject key -> figures of the last round; replaced as a whole."""
@@ -175,7 +173,6 @@ class ColdPageCollector:
         self.uses = {identity[0]: (subjects[identity], use) for identity, use in uses.items() if identity != NODE}
         if not self._output.commit(self._batch(at)):
             return
-        self.started = True
         self._cache.facts.set(FACT_COLD_MEMORY, self.source, at)
         self._conditions.up(NAME, self.source)
 

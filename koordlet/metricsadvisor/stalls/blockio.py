@@ -27,7 +27,7 @@ from koordlet.metricsadvisor.stalls.attribution import (
 from koordlet.metricsadvisor.stalls.buckets import BUCKET_BOUNDS, exported
 from koordlet.metricsadvisor.stalls.counters import CulpritCounters, MonotonicSums
 from koordlet.metricsadvisor.usage.readings import Floats
-from koordlet.probes.blockio.snapshot import DIRECTIONS, FLUSH, READ, WRITE, BlockIOSnapshot, diff
+from koordlet.probes.blockio.snapshot import DIRECTIONS, READ, WRITE, BlockIOSnapshot, diff
 from koordlet.probes.columns import distinct
 from koordlet.probes.histogram import quantiles
 from koordlet.probes.layouts import BUCKETS
@@ -42,25 +42,15 @@ class SubjectBlockIO:
     """One subject over the window."""
 
     read_bytes: float
-    """Per second, like the next four."""
+    """Per second."""
     write_bytes: float
-    read_ops: float
-    write_ops: float
-    flush_ops: float
-    queue: float
-    """Request-seconds per second between arrival and issue."""
     device: float
     """Request-seconds per second between issue and completion."""
     wait: float
     """Request-seconds per second from arrival until the disk began to work for the request: `culprits` splits them."""
     throttled: float
     """Seconds per second in which its own limit throttled at least one request."""
-    queue_p50: float | None
     queue_p99: float | None
-    device_p50: float | None
-    device_p99: float | None
-    count: int
-    """Requests completed."""
     culprits: tuple[CulpritTime, ...] = ()
     """The owners of the requests that the disk worked for meanwhile, longest first: the subject itself, others, kernel
     threads, and `idle` for a disk that did nothing yet. Per second; their sum is `wait`."""
@@ -70,37 +60,20 @@ def by_subject(window: BlockIOSnapshot, seconds: float, owner: OwnerOf) -> dict[
     """Figures by subject key. Pure."""
     subjects, rows = group(window.keys, owner)
     count = len(subjects)
-    ops, size = (sum_rows(column, rows, count) / seconds for column in (window.ops, window.bytes))
-    queue, device = (sum_rows(column, rows, count).sum(axis=1) / 1e9 for column in (window.queue_ns, window.device_ns))
+    ops, size = sum_rows(window.ops, rows, count), sum_rows(window.bytes, rows, count) / seconds
+    device = sum_rows(window.device_ns, rows, count).sum(axis=1) / 1e9
     wait, throttled = (sum_rows(column, rows, count) / 1e9 for column in (window.ahead_ns, window.throttled_ns))
-    quantile: dict[tuple[str, float], list[float]] = {}
-    counted: dict[str, Floats] = {}
-    for stage, (hist, _) in STAGES.items():
-        table = sum_rows(getattr(window, hist), rows, count).sum(axis=1)
-        counted[stage] = table.sum(axis=1)
-        for q in (0.5, 0.99):
-            quantile[stage, q] = (quantiles(table, q) / 1e9).tolist()
-
-    def of(stage: str, q: float, row: int) -> float | None:
-        return quantile[stage, q][row] if counted[stage][row] else None
-
+    queue_hist = sum_rows(window.queue_hist, rows, count).sum(axis=1)
+    queue_p99 = (quantiles(queue_hist, 0.99) / 1e9).tolist()
     culprits = culprits_by_subject(window.culprits, owner, seconds)
     return {
         subject.key: SubjectBlockIO(
             read_bytes=float(size[row, READ]),
             write_bytes=float(size[row, WRITE]),
-            read_ops=float(ops[row, READ]),
-            write_ops=float(ops[row, WRITE]),
-            flush_ops=float(ops[row, FLUSH]),
-            queue=float(queue[row]) / seconds,
             device=float(device[row]) / seconds,
             wait=float(wait[row]) / seconds,
             throttled=min(float(throttled[row]) / seconds, 1.0),
-            queue_p50=of("queue", 0.5, row),
-            queue_p99=of("queue", 0.99, row),
-            device_p50=of("device", 0.5, row),
-            device_p99=of("device", 0.99, row),
-            count=round(float(ops[row].sum()) * seconds),
+            queue_p99=queue_p99[row] if queue_hist[row].any() else None,
             culprits=tuple(culprits.get(subject.key, ())),
         )
         for row, subject in enumerate(subjects)

@@ -51,23 +51,11 @@ class SubjectMemStall:
     out."""
 
     seconds: Mapping[str, float] = field(default_factory=dict)
-    counts: Mapping[str, int] = field(default_factory=dict)
-    p50: float | None = None
-    """Seconds a stall lasted, all kinds together; None without a stall or a histogram."""
     p99: float | None = None
+    """Seconds a stall lasted, all kinds together; None without a stall or a histogram."""
     culprits: tuple[CulpritTime, ...] = ()
     """The owners whose allocations made it reclaim: reclaiming seconds per second shared by pressure, largest first.
     The subject itself is among them."""
-
-    @property
-    def own(self) -> float:
-        """Stalls at its own limits."""
-        return self.seconds.get("own_limit", 0.0) + self.seconds.get("throttle", 0.0)
-
-    @property
-    def count(self) -> int:
-        """Number of stalls."""
-        return sum(self.counts.values())
 
 
 def by_subject(window: MemStallSnapshot, seconds: float, owner: OwnerOf, limit: OwnerOf) -> dict[str, SubjectMemStall]:
@@ -76,24 +64,20 @@ def by_subject(window: MemStallSnapshot, seconds: float, owner: OwnerOf, limit: 
         return {}
     subjects, rows = group(window.keys, owner)
     sums = sum_rows(window.sum_ns, rows, len(subjects)) / 1e9
-    hist = sum_rows(window.hist, rows, len(subjects))
+    hist = sum_rows(window.hist, rows, len(subjects)).sum(axis=1)
     own_limits = _seconds_at_own_limits(window, owner, limit)
     for row, subject in enumerate(subjects):
         # The kernel counts the limit of a cgroup above the task's as an ancestor's, though both may be the subject's.
         both = sums[row, OWN] + sums[row, ANCESTOR]
         sums[row, OWN] = max(sums[row, OWN], min(both, own_limits.get(subject.key, 0.0)))
         sums[row, ANCESTOR] = both - sums[row, OWN]
-    counts = hist.sum(axis=2)
-    p50, p99 = (quantiles(hist.sum(axis=1), q) / 1e9 for q in (0.5, 0.99))
+    p99 = quantiles(hist, 0.99) / 1e9
     culprits = pressure_shares(window, owner, limit, seconds)
     figures = {}
     for row, subject in enumerate(subjects):
-        has_histogram = counts[row].any()
         figures[subject.key] = SubjectMemStall(
             seconds={kind: float(value) / seconds for kind, value in zip(KINDS, sums[row], strict=True) if value > 0},
-            counts={kind: int(count) for kind, count in zip(KINDS, counts[row], strict=True) if count},
-            p50=float(p50[row]) if has_histogram else None,
-            p99=float(p99[row]) if has_histogram else None,
+            p99=float(p99[row]) if hist[row].any() else None,
             culprits=tuple(culprits.get(subject.key, ())),
         )
     return {key: figure for key, figure in figures.items() if figure.seconds}

@@ -37,18 +37,12 @@ KSOFTIRQD = SPECIAL_KEYS["ksoftirqd"]
 class SubjectNetStall:
     """One subject over the window."""
 
-    retransmits: float
-    """Segments per second."""
     softirq: float
     """Seconds per second in which network softirqs ran while it had the CPU."""
     softirq_p99: float | None
     """Seconds that an interruption took."""
-    caused: float
-    """Seconds per second that softirqs worked for it, whatever task they interrupted."""
     backlog: float | None
     """Bytes received and not read, mean over arriving TCP segments; None when none arrived."""
-    full: float
-    """Packets per second dropped because a receive queue was full."""
     culprits: tuple[CulpritTime, ...] = ()
     """The receivers of the softirq work that interrupted it, per second, longest first. The subject itself is among
     them, also for softirqs that it raised itself by sending."""
@@ -89,14 +83,11 @@ def by_subject(window: NetStallSnapshot, seconds: float, owner: OwnerOf) -> dict
     active = np.any([column.any(axis=tuple(range(1, column.ndim))) for column in sums.values()], axis=0).tolist()
     return {
         subject.key: SubjectNetStall(
-            retransmits=float(sums["retransmits"][row]) / seconds,
             softirq=float(sums["softirq_ns"][row]) / 1e9 / seconds,
             softirq_p99=p99[row] if sums["softirq_hist"][row].any() else None,
-            caused=float(sums["caused_ns"][row]) / 1e9 / seconds,
             backlog=float(sums["backlog_sum"][row] / sums["backlog_count"][row])
             if sums["backlog_count"][row]
             else None,
-            full=float(sums["full"][row]) / seconds,
             culprits=tuple(culprits.get(subject.key, ())),
         )
         for row, subject in enumerate(subjects)

@@ -1,4 +1,4 @@
-"""Out-of-memory kills: one log line each, the last few kept by victim, and counters by subject.
+"""Out-of-memory kills: one log line each, and counters by subject.
 
 The probe's ring is numbered and pinned. Kills while koordlet did not run are reported at the next start, and those that
 an earlier koordlet reported are reported again, with their age. Kills that were overwritten in the ring before they
@@ -7,7 +7,6 @@ were read count as missed.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -24,9 +23,6 @@ from koordlet.statesinformer.pods.model import SubjectKind
 
 log = get_logger(__name__)
 
-MAX_EVENTS = 64
-"""Kills kept for explanations."""
-
 
 @dataclass(frozen=True, slots=True)
 class OomEvent:
@@ -36,12 +32,6 @@ class OomEvent:
     victim: Owner
     trigger: Owner | None
     limit: Owner | None
-
-    @property
-    def own(self) -> bool:
-        """Whether the victim's own limit was reached."""
-        victim, limit = self.victim.subject, self.limit.subject if self.limit is not None else None
-        return victim is not None and limit is not None and victim.key == limit.key
 
 
 class OomCollector:
@@ -58,8 +48,6 @@ class OomCollector:
         self.latest: OomSnapshot | None = None
         self.missed = 0
         """Kills that were overwritten in the ring before they were read."""
-        self.events: deque[OomEvent] = deque(maxlen=MAX_EVENTS)
-        """The last kills, oldest first."""
         context.registries.view("oom_kills_total", self._kills)
         context.registries.view("oom_events_missed_total", lambda: [((), self.missed)])
 
@@ -77,9 +65,7 @@ class OomCollector:
         for kill in new:
             self.missed += kill.number - self._read_up_to - 1
             self._read_up_to = kill.number
-            event = self._event(kill)
-            self.events.append(event)
-            self._log(event)
+            self._log(self._event(kill))
         self.latest = snapshot
 
     def _refresh(self, snapshot: OomSnapshot, new: Sequence[OomKill]) -> None:
@@ -98,10 +84,6 @@ class OomCollector:
             trigger=owner(kill.trigger_cgroup) if kill.trigger_cgroup else None,
             limit=_named(limit(kill.limit_cgroup), kill.limit_path) if kill.limit_cgroup else None,
         )
-
-    def of(self, key: str) -> Sequence[OomEvent]:
-        """The kept kills of one subject's tasks, oldest first."""
-        return [event for event in self.events if event.victim.subject is not None and event.victim.subject.key == key]
 
     def _log(self, event: OomEvent) -> None:
         kill = event.kill

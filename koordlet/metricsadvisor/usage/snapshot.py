@@ -19,8 +19,6 @@ class UsageSnapshot:
     at: float
     workloads: Workloads
     use: WorkloadUse
-    pods: ResourceUse
-    host_apps: ResourceUse
     qos: Mapping[str, ResourceUse]
     node: NodeUse | None = None
     system: ResourceUse | None = None
@@ -41,8 +39,6 @@ def derive(
         at=new.at,
         workloads=new.workloads,
         use=use,
-        pods=pods,
-        host_apps=host_apps,
         qos=by_qos(use, new),
         node=node,
         system=system,

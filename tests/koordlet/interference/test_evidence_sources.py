@@ -93,7 +93,7 @@ def test_the_split_of_memory_stalls_keeps_the_total(
 ) -> None:
     measured = stall(make, [("web", mine), ("batch", theirs)], **seconds)
     evidence = sources.split_memory(make.container("web"), measured)
-    assert evidence.others + evidence.own == pytest.approx(sum(measured.seconds.values()))
+    assert sum(evidence) == pytest.approx(sum(measured.seconds.values()))
     assert min(evidence) >= -1e-9
 
 
@@ -131,10 +131,7 @@ def disk(
 ) -> SubjectBlockIO:
     names = {"web": make.container("web"), "batch": make.container("batch", qos="BE")}
     culprits = tuple(make.because_of(names[name], value) for name, value in blames)
-    return SubjectBlockIO(
-        0, 0, 0, 0, 0, queue=wait, device=device, wait=wait, throttled=throttled, queue_p50=None, queue_p99=0.02,
-        device_p50=None, device_p99=None, count=1, culprits=culprits,
-    )  # fmt: skip
+    return SubjectBlockIO(0, 0, device=device, wait=wait, throttled=throttled, queue_p99=0.02, culprits=culprits)
 
 
 def test_waiting_for_a_disk_behind_others_is_caused_by_them(make: type[Make]) -> None:
@@ -178,7 +175,7 @@ def softirqs(
         )
 
     window = window_of(make, ran=(ran, 0.5))
-    stall = SubjectNetStall(0, sum(s for _, s in stolen), 0.001, 0, None, 0, blames(stolen))
+    stall = SubjectNetStall(sum(s for _, s in stolen), 0.001, None, blames(stolen))
     deferred, behind_ksoftirqd = DeferredSoftirqs(thread, blames(thread_for)), np.array([behind, 0.0])
     stalls = {window.keys[0]: stall} if stolen else {}
     return sources.NetworkSource(lambda: stalls, lambda: deferred, lambda: behind_ksoftirqd).evidence(window)  # type: ignore[return-value]

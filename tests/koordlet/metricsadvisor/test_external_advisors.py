@@ -152,7 +152,7 @@ async def test_series_become_figures_of_containers(exporter: tuple[Exporter, str
     server.answer = server.answer.replace("} 10\n", "} 40\n")
     await advised.read(115.0)
     assert advised.all.of_container(WEB.key) == {"cpi": 1.5, "latency": 2.0}
-    assert advised.all.figure("cpi") == {WEB.key: 1.5, JOB.key: 2.0}
+    assert advised.all.of_container(JOB.key) == {"cpi": 2.0}
     rows = dict(advised.all._rows())
     assert rows["u", "web", "default", "containerd://abc", "app", "pmu", "latency"] == 2.0
     server.answer = server.answer.replace("} 40\n", "} 1\n")
