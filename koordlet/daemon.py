@@ -96,7 +96,7 @@ class KoordletDaemon:
             context.registries,
             probes,
             context.host.facts,
-            open_files=lambda: context.files.cache.stats.open_fds,
+            open_files=lambda: len(context.files.cache.paths()),
             verdicts=interference.views.briefs,
         )
         attach_capacity(context.registries, readers.advisor)

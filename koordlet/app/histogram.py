@@ -116,16 +116,6 @@ class Histograms:
             np.add.at(self.weights[row], self.buckets.find(values), scaled)
             self.total[row] += scaled.sum()
 
-    def merge(self, row: int, other: Histograms, other_row: int) -> None:
-        """Add another histogram's samples. Raises ValueError if its buckets or half-life differ."""
-        if other.half_life != self.half_life or not np.array_equal(other.buckets.starts, self.buckets.starts):
-            raise ValueError("histograms with different buckets or half-lives cannot be merged")
-        reference = max(self.reference[row], other.reference[other_row])
-        self._move(np.array([row]), np.array([reference]))
-        factor = _power(other.reference[other_row] - reference, self.half_life)
-        self.weights[row] += other.weights[other_row] * factor
-        self.total[row] += other.total[other_row] * factor
-
     def percentiles(self, rows: Rows, shares: Sequence[float]) -> Floats:
         """float64[rows, shares]: the upper bound of the bucket in which each share (0..1) of the weight is reached;
         0 for an empty histogram. Buckets before the first and after the last non-empty bucket are ignored."""

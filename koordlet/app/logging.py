@@ -94,9 +94,6 @@ class Logger:
         if self._once.is_new(key):
             self._log(logging.WARNING, message, fields)
 
-    def enabled(self, level: int) -> bool:
-        return self._logger.isEnabledFor(level)
-
     def _log(self, level: int, message: str, fields: dict[str, Any], exc_info: bool = False) -> None:
         if self._logger.isEnabledFor(level):
             extra = {_FIELDS: fields, _MESSAGE: message}

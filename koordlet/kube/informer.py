@@ -29,7 +29,7 @@ from koordlet.app.periodic import Periodic
 from koordlet.app.tasks import end_tasks
 from koordlet.kube.advice import advice, with_advice
 from koordlet.kube.client import PAGE_SIZE, Client
-from koordlet.kube.decode import KubeObject, ObjectDecoder, decode_meta, resource_of, where_of
+from koordlet.kube.decode import KubeObject, ObjectDecoder, decode_meta, resource_of
 from koordlet.kube.errors import VERSION_TOO_LARGE, ApiError, ConnectionFailed, Gone, KubeError, NotFound
 from koordlet.kube.metrics import InformerMetrics
 from koordlet.kube.ratelimit import ExponentialBackoff
@@ -99,8 +99,6 @@ class Informer(Generic[T]):
         self.store: InformerStore[T] = InformerStore(indexes)
         self.synced = asyncio.Event()
         """Set once the first complete list is in the store and its handlers have run."""
-        self.last_contact: float | None = None
-        """Monotonic time of the server's last answer or event."""
         self.problem: str | None = "not synced yet"
         """Why the copy is not up to date; None while a watch runs. Fits `HealthChecks.check`."""
         self.undecoded: dict[str, str] = {}
@@ -224,7 +222,6 @@ class Informer(Generic[T]):
 
     def _on_contact(self) -> None:
         """Record an answer or event of the server."""
-        self.last_contact = self._client.clock.monotonic()
         self._metrics.last_event.labels(self.name).set(self._client.clock.now())
 
     def _on_open(self) -> None:
@@ -418,7 +415,6 @@ class ObjectInformer(Informer[T]):
         super().__init__(client, type, namespace, field_selector=by_name(object_name), resource=resource, name=name)
         self.object_name = object_name
         self._key = f"{namespace}/{object_name}" if namespace else object_name
-        self.title = where_of(self._resource, namespace, object_name)
 
     @property
     def malformed(self) -> str:

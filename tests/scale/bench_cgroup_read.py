@@ -25,10 +25,9 @@ from tests.scale.figures import Figure, report
 PARTS = {
     "cpu": Want.CPU_USAGE | Want.CPU_STAT,
     "memory": Want.MEMORY_STAT,
-    "numa": Want.NUMA,
     "psi": Want.PRESSURE,
 }
-TICK = Want.CPU_USAGE | Want.CPU_STAT | Want.MEMORY_STAT | Want.NUMA
+TICK = Want.CPU_USAGE | Want.CPU_STAT | Want.MEMORY_STAT
 """Files that the collectors read every second (pressure every ten)."""
 COLLECTORS_SHARE = 1.0
 """Percent of one core for this part of koordlet's 2 %, at one pass per second."""

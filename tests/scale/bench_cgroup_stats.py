@@ -81,7 +81,7 @@ def measure(host: Host, stats: CgroupStats, count: int, passes: int) -> list[Fig
             for call in calls:
                 call()  # opens files, parses layouts and ids
             table_walk, table_files, tick_walk, tick_files = in_turns(calls, passes)
-            opened = [first_cache.stats.open_fds, two.stats.open_fds]
+            opened = [len(first_cache.paths()), len(two.paths())]
     finally:
         pods.remove()
     with ReadCache() as cache:

@@ -78,7 +78,6 @@ class AllGroups:
         if requested_dirs != self._dirs:
             self._keep(requested_dirs)
         root_of = self._stats.roots
-        before = self._ids[root_of["cpu"]].copy()
         rows = {root: self._rows_of(root, hierarchies[root]) for root in self._roots}
         identity = self._ids[root_of["cpu"]]
         table = {
@@ -91,7 +90,6 @@ class AllGroups:
             dirs=requested_dirs,
             cgroup_id=identity.copy(),
             gone=(identity == 0) & nowhere,
-            recreated=(before != 0) & (identity != 0) & (before != identity),
             columns=table,
         )
 

@@ -35,7 +35,6 @@ class LoadedProbe:
             raise
         attached.release_maps()
         self._attached = attached
-        self.pins = attached.pins
         self.reused = attached.reused
 
     @property

@@ -52,7 +52,6 @@ class Tables:
     """Owns the mappings, not the descriptors."""
 
     def __init__(self, fds: Mapping[str, int], sizes: Sizes, source: str) -> None:
-        self.sizes = sizes
         self.source = source
         entries = sizes.entries()
 

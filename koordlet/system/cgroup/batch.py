@@ -3,7 +3,7 @@
 `BatchReader.read` returns a `CgroupTable` of float64 arrays with one row per requested directory, in the same order.
 NaN means absent: no such file on this kernel, malformed content (listed in `errors`), or a cgroup that was removed; a
 row without any value is flagged `gone`. float64 holds nanoseconds exactly for 104 days of CPU time and to 2 ns after
-that. A rate may only be computed between two rows of equal `cgroup_id`; `recreated` flags the rows whose id changed.
+that. A rate may only be computed between two rows of equal `cgroup_id`.
 
 Key-value files are parsed by line position: their lines have the same order in every cgroup of one kernel, so positions
 are learnt from the first file and only checked in the others.
@@ -16,7 +16,7 @@ import errno
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,6 @@ from koordlet.system.errors import CgroupGone, KernelFileError, MalformedFile, U
 from koordlet.system.proc import psi
 
 Floats = NDArray[np.float64]
-NumaRow = Mapping[int, tuple[int, int]]
-"""NUMA node id -> (total, usage) bytes."""
 Values = Sequence[float]
 
 
@@ -39,12 +37,8 @@ class Want(enum.Flag):
     """`nr_periods`, `nr_throttled`, `throttled_ns`."""
     MEMORY_STAT = enum.auto()
     """`cache rss inactive_file active_file inactive_anon active_anon unevictable` with prefix `memory_`."""
-    MEMORY_USAGE = enum.auto()
-    """`memory_usage`: page cache included."""
     PRESSURE = enum.auto()
     """`{cpu,memory,io}_{some,full}_{avg10,avg60,avg300,total}`: percent, and µs for total."""
-    NUMA = enum.auto()
-    """`numa_usage` (without page cache) and `numa_total` of the table."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +50,7 @@ class CgroupTable:
     """0 where the hierarchy that defines ids has no such group: removed, being removed, or created for other v1
     controllers only."""
     gone: NDArray[np.bool_]
-    recreated: NDArray[np.bool_]
     columns: Mapping[str, Floats]
-    numa_nodes: tuple[int, ...] = ()
-    numa_usage: Floats = field(default_factory=lambda: np.empty((0, 0)))
-    """float64[rows, nodes], bytes without page cache; columns as in `numa_nodes`."""
-    numa_total: Floats = field(default_factory=lambda: np.empty((0, 0)))
     errors: tuple[KernelFileError, ...] = ()
     """At most `MAX_ERRORS`; unreadable values are NaN in the columns in any case."""
 
@@ -88,8 +77,6 @@ class BatchReader:
         self._plans: dict[Want, list[_File]] = {}
         self._paths: dict[Want, dict[str, list[str]]] = {}
         self._ids: dict[str, int] = {}
-        self._numa_base = fs.hierarchy("memory")
-        self._numa_picker = _NumaPicker(fs.version, fs.page_size)
 
     def read(self, dirs: Sequence[str], want: Want) -> CgroupTable:
         """One pass. Never raises because of a single cgroup or file."""
@@ -98,13 +85,10 @@ class BatchReader:
             plan = self._plans[want] = self._plan(want)
         blank = [[math.nan] * len(file.columns) for file in plan]
         cells: list[list[Values]] = [[] for _ in plan]
-        numa: list[NumaRow] = []
         ids: list[int] = []
-        recreated: list[bool] = []
         gone: list[bool] = []
         errors: list[KernelFileError] = []
         cache = self._fs.cache
-        wants_numa = Want.NUMA in want
         known_paths = self._paths.setdefault(want, {})
         for cgroup_dir in dirs:
             paths = known_paths.get(cgroup_dir)
@@ -125,16 +109,13 @@ class BatchReader:
                 except (ValueError, OSError) as error:
                     _note(errors, path, error)
                 row.append(nothing if values is None else values)
-            row_numa = self._numa(cgroup_dir, errors) if wants_numa else {}
-            identity, is_new = self._identify(cgroup_dir, absent, cache.opens != opens)
-            gone.append(identity == 0 and not present and not row_numa)
+            identity = self._identify(cgroup_dir, absent, cache.opens != opens)
+            gone.append(identity == 0 and not present)
             for column, cell in zip(cells, row, strict=True):
                 column.append(cell)
-            numa.append(row_numa)
             ids.append(identity)
-            recreated.append(is_new)
         self._shrink(dirs)
-        return _table(dirs, plan, cells, ids, gone, recreated, numa, errors)
+        return _table(dirs, plan, cells, ids, gone, errors)
 
     def _plan(self, want: Want) -> list[_File]:
         fs = self._fs
@@ -156,9 +137,6 @@ class BatchReader:
         if Want.MEMORY_STAT in want:
             stat_keys = files.V2_STAT_KEYS if fs.version == 2 else files.V1_STAT_KEYS
             plan.append(_File(memory, "memory.stat", _STAT_COLUMNS, _Picker(stat_keys)))
-        if Want.MEMORY_USAGE in want:
-            name = "memory.current" if fs.version == 2 else "memory.usage_in_bytes"
-            plan.append(_File(memory, name, ("memory_usage",), _counter))
         if Want.PRESSURE in want:
             base = fs.path("cpu.pressure", "").rpartition("/")[0]
             for resource in psi.RESOURCES:
@@ -166,28 +144,19 @@ class BatchReader:
                 plan.append(_File(base, f"{resource}.pressure", columns, psi.figures))
         return plan
 
-    def _numa(self, cgroup_dir: str, errors: list[KernelFileError]) -> NumaRow:
-        path = f"{self._numa_base}/{cgroup_dir}/memory.numa_stat"
-        try:
-            content = self._fs.cache.read(path)
-            return {} if content is None else self._numa_picker(content, path)
-        except (ValueError, OSError, MalformedFile) as error:
-            _note(errors, path, error)
-            return {}
-
-    def _identify(self, cgroup_dir: str, absent: bool, opened: bool) -> tuple[int, bool]:
-        """(id, whether it differs from the last pass). Open descriptors prove identity, so the kernel is only asked
-        in a pass that opened a file or found one missing."""
+    def _identify(self, cgroup_dir: str, absent: bool, opened: bool) -> int:
+        """The id. Open descriptors prove identity, so the kernel is only asked in a pass that opened a file or found
+        one missing."""
         known = self._ids.get(cgroup_dir)
         if known is not None and not opened and not absent:
-            return known, False
+            return known
         try:
             identity = self._fs.cgroup_id(cgroup_dir)
         except CgroupGone:
             self._ids.pop(cgroup_dir, None)
-            return 0, False
+            return 0
         self._ids[cgroup_dir] = identity
-        return identity, known is not None and known != identity
+        return identity
 
     def _shrink(self, dirs: Sequence[str]) -> None:
         """Forget directories that are no longer requested, once they outnumber the others."""
@@ -255,49 +224,6 @@ class _Picker:
         self._take = get if len(key_positions) > 1 else lambda lines: (get(lines),)
 
 
-class _NumaPicker:
-    """Per-node (total, usage) bytes of `memory.numa_stat`, for the two layouts of current kernels. Any other content
-    goes through the full parser, whose result or error counts."""
-
-    def __init__(self, version: int, page_size: int) -> None:
-        self._version = version
-        self._page_size = page_size
-        self._totals: tuple[bytes, ...]
-        self._usages: tuple[bytes, ...]
-        if version == 2:
-            self._scale = 1
-            self._totals = (b"\nanon ", b"\nfile ")
-            self._usages = (b"\ninactive_anon ", b"\nactive_anon ", b"\nunevictable ")
-        else:
-            self._scale = page_size
-            self._totals = (b"\nhierarchical_total=",)
-            self._usages = (b"\nhierarchical_anon=", b"\nhierarchical_unevictable=")
-
-    def __call__(self, content: bytes, path: str) -> NumaRow:
-        lines = b"\n" + content
-        totals = self._sum(lines, self._totals)
-        usages = self._sum(lines, self._usages) if totals else None
-        if totals and usages and totals.keys() == usages.keys():
-            return {node: (total, usages[node]) for node, total in totals.items()}
-        text = content.decode("ascii", "surrogateescape")
-        parsed = files.parse_numa_stat(text.strip("\n"), self._version, self._page_size, path)
-        return {int(node): (memory.total, memory.usage) for node, memory in parsed.items()}
-
-    def _sum(self, lines: bytes, names: tuple[bytes, ...]) -> dict[int, int] | None:
-        sums: dict[int, int] = {}
-        for name in names:
-            start = lines.find(name)
-            if start < 0:
-                return None
-            cells = lines[start + len(name) : lines.find(b"\n", start + 1)].split(b"N")[1:]
-            for cell in cells:
-                node, _, amount = cell.partition(b"=")
-                if not node.isdigit():
-                    return None
-                sums[int(node)] = sums.get(int(node), 0) + int(amount) * self._scale
-        return sums
-
-
 def _counter(content: bytes) -> Values:
     return (int(content),)
 
@@ -320,29 +246,16 @@ def _table(
     cells: Sequence[list[Values]],
     ids: Sequence[int],
     gone: Sequence[bool],
-    recreated: Sequence[bool],
-    numa: Sequence[NumaRow],
     errors: Sequence[KernelFileError],
 ) -> CgroupTable:
     columns: dict[str, Floats] = {}
     for file, rows in zip(plan, cells, strict=True):
         block = np.array(rows, dtype=np.float64).reshape(len(dirs), len(file.columns)).T.copy()
         columns.update(zip(file.columns, block, strict=True))
-    nodes = tuple(sorted({node for row in numa for node in row}))
-    usage = np.full((len(dirs), len(nodes)), math.nan)
-    total = usage.copy()
-    for index, row in enumerate(numa):
-        for column, node in enumerate(nodes):
-            if node in row:
-                total[index, column], usage[index, column] = row[node]
     return CgroupTable(
         dirs=tuple(dirs),
         cgroup_id=np.array(ids, dtype=np.uint64),
         gone=np.array(gone, dtype=np.bool_),
-        recreated=np.array(recreated, dtype=np.bool_),
         columns=columns,
-        numa_nodes=nodes,
-        numa_usage=usage,
-        numa_total=total,
         errors=tuple(errors),
     )

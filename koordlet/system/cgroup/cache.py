@@ -2,12 +2,12 @@
 
 Opening a file costs several times a read, so a descriptor stays open until its cgroup is gone. Reading the descriptor
 of a removed cgroup fails with ENODEV (or ESTALE), even if another cgroup of the same name exists by then. The file is
-then opened again, and `ReadCache.reopened` shows that its counters started from 0. Files outside cgroupfs (tests) can
-still be read after removal, so with `verify` each read compares the inode first.
+then opened again. Files outside cgroupfs (tests) can still be read after removal, so with `verify` each read compares
+the inode first.
 
 Bounds: at most `max_fds` descriptors (RLIMIT_NOFILE is raised to its hard limit first, and a quarter of it is left to
-the rest of the process). Beyond that, files are opened, read and closed each time, and `uncached` counts them. A
-descriptor that was not used for `idle_ticks` ticks is closed. `os.pread` into new `bytes` was measured as fast as
+the rest of the process). Beyond that, files are opened, read and closed each time. A descriptor that was not used for
+`idle_ticks` ticks is closed. `os.pread` into new `bytes` was measured as fast as
 `preadv` into a reusable buffer plus the slice that every parser needs, hence the simple call. Not thread-safe: one loop
 owns it.
 """
@@ -17,7 +17,6 @@ from __future__ import annotations
 import errno
 import os
 import resource
-from dataclasses import dataclass
 
 READ_SIZE = 8192
 COMPLETE_BELOW_BYTES = 3072
@@ -27,15 +26,6 @@ MAX_DESCRIPTOR_LIMIT = 1 << 20
 """The limit to set where the hard limit is unlimited."""
 _GONE = (errno.ENODEV, errno.ESTALE)
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
-
-
-@dataclass(frozen=True, slots=True)
-class CacheStats:
-    open_fds: int
-    max_fds: int
-    opens: int
-    reopened: int
-    uncached: int
 
 
 class _Entry:
@@ -58,13 +48,12 @@ class ReadCache:
         self._verify = verify
         self._entries: dict[str, _Entry] = {}
         self._tick = 0
-        self._opens = self._reopens = self._uncached = 0
-        self.reopened: set[str] = set()
-        """Paths whose file was replaced by another one since `begin_tick`."""
+        self.opens = 0
+        """Number of files opened so far. A read that does not change it used an open descriptor, hence the same
+        cgroup."""
 
     def begin_tick(self) -> None:
         self._tick += 1
-        self.reopened.clear()
 
     def end_tick(self) -> int:
         """Close the descriptors that were not used for `idle_ticks` ticks; returns their number. Looks at every
@@ -91,11 +80,7 @@ class ReadCache:
             if error.errno not in _GONE:
                 raise
         self._drop(path)
-        content = self._first_read(path)
-        if content is not None:
-            self._reopens += 1
-            self.reopened.add(path)
-        return content
+        return self._first_read(path)
 
     def read_once(self, path: str) -> bytes | None:
         """Open, read and close: for `cgroup.procs` and `tasks`, because on v1 an open descriptor shows the ids of its
@@ -111,16 +96,6 @@ class ReadCache:
     def paths(self) -> list[str]:
         """The files that are open."""
         return list(self._entries)
-
-    @property
-    def opens(self) -> int:
-        """Number of files opened so far. A read that does not change it used an open descriptor, hence the same
-        cgroup."""
-        return self._opens
-
-    @property
-    def stats(self) -> CacheStats:
-        return CacheStats(len(self._entries), self._max_fds, self._opens, self._reopens, self._uncached)
 
     def close(self) -> None:
         for path in list(self._entries):
@@ -139,11 +114,9 @@ class ReadCache:
             if error.errno in _ABSENT or error.errno in _GONE:
                 return None
             raise
-        self._opens += 1
+        self.opens += 1
         entry = _Entry(fd, self._tick, None)
-        full = len(self._entries) >= self._max_fds
-        self._uncached += keep and full
-        keep = keep and not full
+        keep = keep and len(self._entries) < self._max_fds
         try:
             content = _read_all(entry.fd)
             if self._verify:

@@ -38,7 +38,6 @@ class CgroupFS:
         self.version = facts.cgroup_version
         self.mounts = facts.cgroup_mounts
         self.page_size = facts.page_size
-        self.jiffy_ns = facts.jiffy_ns
         self.kube_root = kube_root
         self.cache = cache if cache is not None else ReadCache(verify=not facts.cgroupfs)
         self._fallback = os.fspath(host.roots.cgroup)

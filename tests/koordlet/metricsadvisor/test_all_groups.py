@@ -84,7 +84,6 @@ def test_another_list_of_directories_keeps_known_ids(rows: Rows) -> None:
     for controller in rows.roots.values():
         Path(controller, "moved").rmdir()
     table = groups.read(["other", "a"])
-    assert table.recreated.tolist() == [False, True]
     assert table.cgroup_id[1] == cgroup_id(f"{rows.roots['cpu']}/a") != before
 
 
@@ -171,7 +170,7 @@ def test_find_is_a_look_up(there: list[int], cgroups: list[int]) -> None:
 
 def one_row(**columns: float) -> CgroupTable:
     return CgroupTable(
-        ("a",), np.array([4], dtype=np.uint64), np.array([False]), np.array([False]),
+        ("a",), np.array([4], dtype=np.uint64), np.array([False]),
         {name: np.array([value], dtype=float) for name, value in columns.items()},
     )  # fmt: skip
 
@@ -227,7 +226,7 @@ def test_spot_checks_become_seldom_with_trust_and_frequent_with_a_finding() -> N
 
 
 def test_spot_check_of_nothing() -> None:
-    nothing = CgroupTable((), np.zeros(0, np.uint64), np.zeros(0, bool), np.zeros(0, bool), {})
+    nothing = CgroupTable((), np.zeros(0, np.uint64), np.zeros(0, bool), {})
     check = SpotCheck()
     assert check.next_dir(nothing) is None
     assert not check.wrong(nothing)

@@ -48,7 +48,7 @@ class Machine:
             "nr_throttled": np.zeros(1),
         }
         off = np.zeros(1, dtype=bool)
-        table = CgroupTable((MAIN.cgroup_dir,), np.array([7], dtype=np.uint64), off, off, columns)
+        table = CgroupTable((MAIN.cgroup_dir,), np.array([7], dtype=np.uint64), off, columns)
         ticks = CpuTicks(int(self.now * 100), {0: int(self.now * 100)})
         return Readings(
             at=at, workloads=workloads, table=table, ticks=ticks, memory=MemInfo(2 << 30, 1 << 30, 1 << 30, {})
@@ -187,7 +187,7 @@ def test_absent_pressure_files_are_looked_for_now_and_then() -> None:
             rounds.append(len(rounds))
             off = np.zeros(1, dtype=bool)
             columns = {"cpu_some_total": np.array([total[0]]), "cpu_some_avg10": np.array([total[0]])}
-            return CgroupTable((MAIN.cgroup_dir,), np.array([7], dtype=np.uint64), off, off, columns)
+            return CgroupTable((MAIN.cgroup_dir,), np.array([7], dtype=np.uint64), off, columns)
 
     registries, reader = Registries(), Pressing()
     collector = PressureCollector(

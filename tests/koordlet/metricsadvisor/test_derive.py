@@ -41,7 +41,6 @@ def table(subjects: tuple[Subject, ...], ids: list[int] | None = None, **columns
         dirs=tuple(s.cgroup_dir for s in subjects),
         cgroup_id=numbers,
         gone=numbers == 0,
-        recreated=np.zeros(len(subjects), dtype=bool),
         columns={name: np.array(values, dtype=float) for name, values in columns.items()},
     )
 

@@ -268,7 +268,7 @@ def test_stalled_time_is_the_kernels_own_counter() -> None:
         "memory_some_total": np.array([1_500_000.0, 250_000.0, 9e9]),
         "memory_full_total": np.array([500_000.0, np.nan, 9e9]),
     }
-    table = CgroupTable(tuple(s.cgroup_dir for s in subjects), np.arange(1, 4, dtype=np.uint64), off, off, columns)
+    table = CgroupTable(tuple(s.cgroup_dir for s in subjects), np.arange(1, 4, dtype=np.uint64), off, columns)
     reading = PressureReading(50.0, Workloads(1, MappingProxyType({}), subjects), table)
     registries = Registries()
     registries.node = "n"

@@ -22,7 +22,7 @@ _NONE = np.zeros(0)
 READING = Readings(
     at=0.0,
     workloads=Workloads(),
-    table=CgroupTable((), _NONE.astype(np.uint64), _NONE.astype(bool), _NONE.astype(bool), {}),
+    table=CgroupTable((), _NONE.astype(np.uint64), _NONE.astype(bool), {}),
 )
 
 

@@ -90,13 +90,6 @@ def test_an_empty_histogram_has_no_percentiles() -> None:
     assert histogram_of(CPU_BUCKETS).only_zeros(ROW).tolist() == [True]
 
 
-def test_histograms_of_other_shapes_cannot_be_merged() -> None:
-    with pytest.raises(ValueError, match="half-lives"):
-        histogram_of(CPU_BUCKETS).merge(0, histogram_of(CPU_BUCKETS, half_life=HALF), 0)
-    with pytest.raises(ValueError, match="buckets"):
-        histogram_of(CPU_BUCKETS).merge(0, histogram_of(MEMORY_BUCKETS), 0)
-
-
 class Plain:
     """One decaying histogram as spec 02 §8.3 describes it, bucket by bucket."""
 
@@ -176,18 +169,6 @@ def test_decay_alone_changes_no_percentile(samples: list[tuple[float, float]], a
     before = histogram.percentiles(ROW, [0.5, 0.95])
     histogram.add(ROW, np.array([0.0]), NOW + (age + later) * HALF, weight=0.0)
     assert histogram.percentiles(ROW, [0.5, 0.95]) == pytest.approx(before)
-
-
-@given(SAMPLES, SAMPLES)
-def test_a_merged_histogram_has_the_samples_of_both(
-    left: list[tuple[float, float, float]], right: list[tuple[float, float, float]]
-) -> None:
-    """For any reference times: relative weights are the same, up to a common power of two."""
-    ordered = [sorted(part, key=lambda sample: sample[2]) for part in (left, right, left + right)]
-    first, second, whole = (histogram_of(CPU_BUCKETS, *[(v, w, NOW + t) for v, w, t in part]) for part in ordered)
-    first.merge(0, second, 0)
-    factor = first.total[0] / whole.total[0]
-    assert first.weights[0] == pytest.approx(whole.weights[0] * factor, rel=1e-6, abs=1e-6 * first.total[0])
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.floats(0, 100)), max_size=30))
