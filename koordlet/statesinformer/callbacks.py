@@ -1,6 +1,6 @@
 """Callbacks that run when this node's state changed (spec 02 §3.2).
 
-    callbacks.register(StateType.NODE_SLO_SPEC, "cpu-burst", "new strategy at once", fn)
+    callbacks.register(StateType.NODE_METADATA, "cpu-rules", fn)
 
 Each type has one worker and a mailbox with one slot: triggers that arrive while one is pending are merged with it, and
 the callback sees the newest state. Callbacks of one type run one after another in the order of registration; types run
@@ -12,15 +12,12 @@ from __future__ import annotations
 import asyncio
 import enum
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
 
-from koordlet.api.sloconfig import HostApplicationSpec
 from koordlet.app.logging import get_logger
 from koordlet.app.periodic import is_cancelled
 from koordlet.app.tasks import end_tasks
 from koordlet.prometheus import Registries
-from koordlet.statesinformer.pods.model import PodMeta
 
 log = get_logger(__name__)
 
@@ -28,8 +25,6 @@ log = get_logger(__name__)
 class StateType(enum.StrEnum):
     """A kind of state change."""
 
-    NODE_SLO_SPEC = "NodeSLOSpec"
-    """A NodeSLO was added or its spec changed. Object: the spec in force."""
     ALL_PODS = "AllPods"
     """The kubelet returned its pods, changed or not. Object: True."""
     NODE_TOPOLOGY = "NodeTopology"
@@ -38,26 +33,11 @@ class StateType(enum.StrEnum):
     """The Node was seen for the first time, or its labels or annotations changed. Object: the Node."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallbackTarget:
-    """The node's workloads at the time of the call."""
-
-    pods: Mapping[str, PodMeta]
-    host_applications: tuple[HostApplicationSpec, ...]
-
-
-Callback = Callable[[StateType, object, CallbackTarget], Awaitable[None] | None]
+Callback = Callable[[object], Awaitable[None] | None]
 
 
 class CallbackError(ValueError):
     """An invalid registration; names type and callback."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Registered:
-    name: str
-    description: str
-    fn: Callback
 
 
 class Callbacks:
@@ -66,17 +46,10 @@ class Callbacks:
     sources: read the current object of each type right before its callbacks run; None skips the run.
     """
 
-    def __init__(
-        self,
-        sources: Mapping[StateType, Callable[[], object | None]],
-        pods: Callable[[], Mapping[str, PodMeta]],
-        host_applications: Callable[[], Iterable[HostApplicationSpec]],
-    ) -> None:
+    def __init__(self, sources: Mapping[StateType, Callable[[], object | None]]) -> None:
         self.name = "state-callbacks"
         self._sources = dict(sources)
-        self._pods = pods
-        self._host_applications = host_applications
-        self._registered: dict[StateType, list[_Registered]] = {type: [] for type in StateType}
+        self._registered: dict[StateType, dict[str, Callback]] = {type: {} for type in StateType}
         self._mailboxes = {type: asyncio.Event() for type in StateType}
         self._workers: list[asyncio.Task[None]] = []
         self.failures: dict[tuple[str, str], int] = {}
@@ -90,13 +63,13 @@ class Callbacks:
         """Read the object of a type with `read`."""
         self._sources[type] = read
 
-    def register(self, type: StateType, name: str, description: str, fn: Callback) -> None:
-        """Call `fn(type, object, target)` after changes. CallbackError when the name is taken within the type."""
+    def register(self, type: StateType, name: str, fn: Callback) -> None:
+        """Call `fn(object)` after changes. CallbackError when the name is taken within the type."""
         if type not in self._registered:
             raise CallbackError(f"callback {name}: unknown state type {type!r}")
-        if any(registered.name == name for registered in self._registered[type]):
+        if name in self._registered[type]:
             raise CallbackError(f"callback {name} of {type} is already registered")
-        self._registered[type].append(_Registered(name, description, fn))
+        self._registered[type][name] = fn
 
     def trigger(self, type: StateType) -> None:
         """Schedule the callbacks of a type."""
@@ -116,21 +89,21 @@ class Callbacks:
         while True:
             await self._mailboxes[type].wait()
             self._mailboxes[type].clear()
-            for registered in list(self._registered[type]):
+            for name, fn in list(self._registered[type].items()):
                 try:
-                    await self._call(type, registered)
+                    await self._call(type, fn)
                 except (Exception, asyncio.CancelledError) as error:  # the next callbacks must run; counted and logged
                     if is_cancelled(error):
                         raise
-                    key = (type.value, registered.name)
+                    key = (type.value, name)
                     self.failures[key] = self.failures.get(key, 0) + 1
-                    log.exception("State callback failed", type=type.value, callback=registered.name, err=error)
+                    log.exception("State callback failed", type=type.value, callback=name, err=error)
 
-    async def _call(self, type: StateType, registered: _Registered) -> None:
+    async def _call(self, type: StateType, fn: Callback) -> None:
         read = self._sources.get(type)
         current = read() if read is not None else None
         if current is None:
             return
-        result = registered.fn(type, current, CallbackTarget(self._pods(), tuple(self._host_applications())))
+        result = fn(current)
         if inspect.isawaitable(result):
             await result

@@ -157,16 +157,13 @@ class KubeStates:
         self.pods: PodsInformer | None = None
         self.callbacks = Callbacks(
             {
-                StateType.NODE_SLO_SPEC: lambda: None if self.node_slo.object is None else self.slo,
                 StateType.ALL_PODS: lambda: True,
                 StateType.NODE_METADATA: lambda: self.node.object,
-            },
-            pods=lambda: self._pods,
-            host_applications=lambda: self.slo.host_applications,
+            }
         )
         self.node_slo.add_handler(
-            on_add=lambda new: self._slo_changed(None, new),
-            on_update=self._slo_changed,
+            on_add=lambda _: self.rebuild(),
+            on_update=lambda _, __: self.rebuild(),
             on_delete=lambda _: self.rebuild(),
         )
         self.node.add_handler(on_add=lambda new: self._node_changed(None, new), on_update=self._node_changed)
@@ -253,11 +250,6 @@ class KubeStates:
     @property
     def _pods(self) -> MappingProxyType[str, PodMeta]:
         return self.pods.pods if self.pods is not None else MappingProxyType({})
-
-    def _slo_changed(self, old: NodeSLO | None, new: NodeSLO) -> None:
-        self.rebuild()
-        if old is None or old.spec != new.spec:
-            self.callbacks.trigger(StateType.NODE_SLO_SPEC)
 
     def _node_changed(self, old: Node | None, new: Node) -> None:
         before = None if old is None else (old.metadata.labels, old.metadata.annotations)

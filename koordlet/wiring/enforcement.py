@@ -126,8 +126,8 @@ def _view_builder(
 ) -> ViewBuilder:
     rules = NodeRules()
     callbacks = cluster.states.callbacks
-    callbacks.register(StateType.NODE_TOPOLOGY, "cpu-rules", "CPU pools for pods", rules.topology)
-    callbacks.register(StateType.NODE_METADATA, "cpu-rules", "CPU normalization", rules.node)
+    callbacks.register(StateType.NODE_TOPOLOGY, "cpu-rules", rules.topology)
+    callbacks.register(StateType.NODE_METADATA, "cpu-rules", rules.node)
     sources = ViewSources(
         average=averages(context.cache, boot_clock),
         memory_now=memory_reader(context.files),

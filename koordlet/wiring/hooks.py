@@ -26,7 +26,7 @@ from koordlet.runtimehooks.protocols.nri import NRIPlugin, NRISettings
 from koordlet.runtimehooks.protocols.registration import RegistrationFileError, register
 from koordlet.runtimehooks.protocols.server import RuntimeHookServer
 from koordlet.runtimehooks.stages import FailurePolicy, HookPlugin, Hooks, HookStage
-from koordlet.statesinformer.callbacks import CallbackTarget, StateType
+from koordlet.statesinformer.callbacks import StateType
 from koordlet.statesinformer.states import KubeStates
 from koordlet.system.cgroup.naming import kubepods_dir
 from koordlet.system.devices.rdma import verbs_device
@@ -98,13 +98,13 @@ def _follow_pods(states: KubeStates, calls: HookCalls) -> None:
     """Settings of pods and containers that the kubelet lists for the first time are written at once (spec 03 §4.4)."""
     last_version = states.workloads.version
 
-    def on_pods(_type: StateType, _marker: object, _target: CallbackTarget) -> None:
+    def on_pods(_marker: object) -> None:
         nonlocal last_version
         if states.workloads.version != last_version:
             last_version = states.workloads.version
             calls.follow_soon()
 
-    states.callbacks.register(StateType.ALL_PODS, "runtime-hooks", "settings of new pods", on_pods)
+    states.callbacks.register(StateType.ALL_PODS, "runtime-hooks", on_pods)
 
 
 def _serve(context: WiringContext, calls: HookCalls) -> RuntimeHookServer:

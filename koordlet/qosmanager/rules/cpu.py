@@ -86,7 +86,7 @@ class NodeRules:
         self.cpu: CPURules | None = None
         self.normalization = NOT_NORMALIZED
 
-    def topology(self, _type: object, topology: object, _target: object = None) -> None:
+    def topology(self, topology: object) -> None:
         """NodeResourceTopology changed."""
         assert isinstance(topology, NodeResourceTopology)
         try:
@@ -94,7 +94,7 @@ class NodeRules:
         except WireError as error:
             log.once(f"rules:{error}", "Malformed CPU pools; the previous ones stay in force", error=str(error))
 
-    def node(self, _type: object, node: object, _target: object = None) -> None:
+    def node(self, node: object) -> None:
         """The Node's labels or annotations changed. A ratio that differs by less than 0.01 counts as unchanged."""
         assert isinstance(node, Node)
         try:

@@ -66,11 +66,11 @@ def test_one_malformed_annotation_rejects_all_of_them(changes: dict[str, Any]) -
     with pytest.raises(WireError, match="annotation"):
         cpu_rules(topology(**changes))
     rules = NodeRules()
-    rules.topology(None, topology(**changes))
+    rules.topology(topology(**changes))
     assert rules.cpu is None
-    rules.topology(None, topology())
+    rules.topology(topology())
     good = rules.cpu
-    rules.topology(None, topology(**changes, other="changed"))
+    rules.topology(topology(**changes, other="changed"))
     assert rules.cpu is good is not None
 
 
@@ -78,6 +78,6 @@ def test_the_ratio_stays_when_malformed_and_when_it_hardly_changes() -> None:
     rules, ratios = NodeRules(), []
     for text in ("1.20", "1.205", "zero", "-1", "1.25", None, "1.0"):
         annotations = {} if text is None else {names.ANNOTATION_CPU_NORMALIZATION_RATIO: text}
-        rules.node(None, make_node(annotations=annotations))
+        rules.node(make_node(annotations=annotations))
         ratios.append(rules.normalization)
     assert ratios == [1.2, 1.2, 1.2, 1.2, 1.25, 1.0, 1.0]

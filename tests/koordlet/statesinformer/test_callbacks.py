@@ -6,15 +6,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from koordlet.api.core import Node
-from koordlet.api.crs.slo import NodeSLO, NodeSLOSpec
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.sloconfig import HostApplicationSpec
 from koordlet.kube import Client, ClientConfig
-from koordlet.statesinformer.callbacks import CallbackError, Callbacks, CallbackTarget, StateType
+from koordlet.statesinformer.callbacks import CallbackError, Callbacks, StateType
 from koordlet.statesinformer.states import KubeStates
 
-SLO, PODS = StateType.NODE_SLO_SPEC, StateType.ALL_PODS
-APPS = [HostApplicationSpec(name="nginx")]
+NODE, PODS = StateType.NODE_METADATA, StateType.ALL_PODS
 
 
 async def settle() -> None:
@@ -24,35 +21,35 @@ async def settle() -> None:
 
 @pytest.fixture
 async def callbacks() -> AsyncIterator[Callbacks]:
-    callbacks = Callbacks({SLO: lambda: "slo", PODS: lambda: True}, pods=dict, host_applications=lambda: APPS)
+    callbacks = Callbacks({NODE: lambda: "node", PODS: lambda: True})
     yield callbacks
     await callbacks.stop()
 
 
 async def test_a_burst_of_triggers_is_one_run(callbacks: Callbacks) -> None:
-    calls: list[tuple[StateType, object, CallbackTarget]] = []
-    callbacks.register(SLO, "a", "", lambda *arguments: calls.append(arguments))
+    calls: list[object] = []
+    callbacks.register(NODE, "a", calls.append)
     for _ in range(5):
-        callbacks.trigger(SLO)  # before the start: not lost
+        callbacks.trigger(NODE)  # before the start: not lost
     await callbacks.start()
     await settle()
-    assert calls == [(SLO, "slo", CallbackTarget({}, tuple(APPS)))]
+    assert calls == ["node"]
 
 
 async def test_a_trigger_during_a_run_is_another_run_with_the_newest_state(callbacks: Callbacks) -> None:
     state, calls, go = ["old"], [], asyncio.Event()
-    callbacks.add_source(SLO, lambda: state[0])
+    callbacks.add_source(NODE, lambda: state[0])
 
-    async def slow(_: StateType, value: object, __: CallbackTarget) -> None:
+    async def slow(value: object) -> None:
         calls.append(value)
         await go.wait()
 
-    callbacks.register(SLO, "slow", "", slow)
+    callbacks.register(NODE, "slow", slow)
     await callbacks.start()
-    callbacks.trigger(SLO)
+    callbacks.trigger(NODE)
     await settle()
     for state[0] in ("middle", "new"):
-        callbacks.trigger(SLO)
+        callbacks.trigger(NODE)
     go.set()
     await settle()
     assert calls == ["old", "new"]
@@ -61,19 +58,19 @@ async def test_a_trigger_during_a_run_is_another_run_with_the_newest_state(callb
 async def test_one_type_is_serial_in_order_and_does_not_hold_up_another(callbacks: Callbacks) -> None:
     order, go = [], asyncio.Event()
 
-    async def first(*_: object) -> None:
+    async def first(_: object) -> None:
         order.append("first begins")
         await go.wait()
         order.append("first ends")
 
-    callbacks.register(SLO, "first", "", first)
-    callbacks.register(SLO, "second", "", lambda *_: order.append("second"))
-    callbacks.register(PODS, "pods", "", lambda *_: order.append("pods"))
+    callbacks.register(NODE, "first", first)
+    callbacks.register(NODE, "second", lambda _: order.append("second"))
+    callbacks.register(PODS, "pods", lambda _: order.append("pods"))
     await callbacks.start()
-    callbacks.trigger(SLO)
+    callbacks.trigger(NODE)
     callbacks.trigger(PODS)
     await settle()
-    assert order == ["first begins", "pods"]
+    assert sorted(order) == ["first begins", "pods"]
     go.set()
     await settle()
     assert order[2:] == ["first ends", "second"]
@@ -82,30 +79,30 @@ async def test_one_type_is_serial_in_order_and_does_not_hold_up_another(callback
 async def test_a_callback_that_raises_does_not_affect_others(callbacks: Callbacks) -> None:
     calls = []
 
-    def bad(*_: object) -> None:
+    def bad(_: object) -> None:
         raise RuntimeError("no")
 
-    async def cancelled(*_: object) -> None:
+    async def cancelled(_: object) -> None:
         other = asyncio.create_task(asyncio.sleep(60))
         other.cancel()
         await other
 
-    callbacks.register(SLO, "bad", "", bad)
-    callbacks.register(SLO, "cancelled", "", cancelled)
-    callbacks.register(SLO, "good", "", lambda *_: calls.append(1))
+    callbacks.register(NODE, "bad", bad)
+    callbacks.register(NODE, "cancelled", cancelled)
+    callbacks.register(NODE, "good", lambda _: calls.append(1))
     await callbacks.start()
     for runs in (1, 2):
-        callbacks.trigger(SLO)
+        callbacks.trigger(NODE)
         await settle()
         assert len(calls) == runs
-    assert callbacks.failures == {("NodeSLOSpec", "bad"): 2, ("NodeSLOSpec", "cancelled"): 2}
+    assert callbacks.failures == {("NodeMetadata", "bad"): 2, ("NodeMetadata", "cancelled"): 2}
 
 
 async def test_callbacks_are_not_called_without_an_object(callbacks: Callbacks) -> None:
     calls = []
-    callbacks.add_source(SLO, lambda: None)
-    for type in (SLO, StateType.NODE_TOPOLOGY):
-        callbacks.register(type, "a", "", lambda *_: calls.append(1))
+    callbacks.add_source(NODE, lambda: None)
+    for type in (NODE, StateType.NODE_TOPOLOGY):
+        callbacks.register(type, "a", lambda _: calls.append(1))
         callbacks.trigger(type)
     await callbacks.start()
     await settle()
@@ -113,13 +110,13 @@ async def test_callbacks_are_not_called_without_an_object(callbacks: Callbacks) 
 
 
 def test_callback_names_are_unique_per_type() -> None:
-    callbacks = Callbacks({}, pods=dict, host_applications=lambda: ())
-    callbacks.register(SLO, "a", "", lambda *_: None)
-    callbacks.register(PODS, "a", "", lambda *_: None)
-    with pytest.raises(CallbackError, match="callback a of NodeSLOSpec"):
-        callbacks.register(SLO, "a", "", lambda *_: None)
+    callbacks = Callbacks({})
+    callbacks.register(NODE, "a", lambda _: None)
+    callbacks.register(PODS, "a", lambda _: None)
+    with pytest.raises(CallbackError, match="callback a of NodeMetadata"):
+        callbacks.register(NODE, "a", lambda _: None)
     with pytest.raises(CallbackError, match="unknown state type"):
-        callbacks.register("Moon", "a", "", lambda *_: None)  # type: ignore[arg-type]
+        callbacks.register("Moon", "a", lambda _: None)  # type: ignore[arg-type]
 
 
 # --- what triggers them
@@ -144,11 +141,6 @@ def node(**labels: str) -> Node:
     return Node(metadata=ObjectMeta(name="n1", labels=labels))
 
 
-def slo(version: str, *apps: str) -> NodeSLO:
-    spec = NodeSLOSpec(host_applications=[HostApplicationSpec(name=name) for name in apps])
-    return NodeSLO(metadata=ObjectMeta(name="n1", resource_version=version), spec=spec)
-
-
 async def test_node_metadata(states: KubeStates) -> None:
     (handler,) = states.node._handlers
     handler.on_add(node(a="1"))  # type: ignore[misc]
@@ -157,16 +149,6 @@ async def test_node_metadata(states: KubeStates) -> None:
     assert triggered(states) == set()
     handler.on_update(node(a="1"), node(a="2"))  # type: ignore[misc]
     assert triggered(states) == {StateType.NODE_METADATA}
-
-
-async def test_node_slo(states: KubeStates) -> None:
-    (handler,) = states.node_slo._handlers
-    handler.on_add(slo("1", "a"))  # type: ignore[misc]
-    assert triggered(states) == {SLO}
-    handler.on_update(slo("1", "a"), slo("2", "a"))  # type: ignore[misc]
-    assert triggered(states) == set()
-    handler.on_update(slo("2", "a"), slo("3", "a", "b"))  # type: ignore[misc]
-    assert triggered(states) == {SLO}
 
 
 async def test_callbacks_are_called_after_each_answer_of_the_kubelet(states: KubeStates) -> None:
