@@ -127,7 +127,6 @@ class HostAppView:
     """Whether its cgroup is below the BestEffort directory."""
     cgroup_dir: str = ""
     cpu: int | None = None
-    memory: int | None = None
 
     @property
     def best_effort(self) -> bool:

@@ -108,7 +108,7 @@ class ViewBuilder:
                     subject.qos,
                     subject.cgroup_dir.startswith(f"{dirs[BEST_EFFORT]}/"),
                     subject.cgroup_dir,
-                    *self._figures.of(used, SubjectKind.HOST_APP, subject.key)[:2],
+                    self._figures.of(used, SubjectKind.HOST_APP, subject.key)[0],
                 )
                 for subject in states.workloads.subjects
                 if subject.kind is SubjectKind.HOST_APP

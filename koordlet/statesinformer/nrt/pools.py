@@ -16,7 +16,6 @@ from koordlet.statesinformer.pods.model import PodMeta
 class PinnedPod:
     """A pod to which the scheduler assigned CPUs."""
 
-    uid: str
     qos: str
     """The value of its label; empty without a label."""
     cpus: CPUs
@@ -25,7 +24,7 @@ class PinnedPod:
 def pinned_pods(pods: Iterable[PodMeta]) -> list[PinnedPod]:
     """The pods whose pinned CPUs koordlet accepted (`statesinformer.pods.cpuallocation`)."""
     return [
-        PinnedPod(meta.uid, raw_qos(meta.pod.metadata.labels), meta.cpu_allocation.cpus)
+        PinnedPod(raw_qos(meta.pod.metadata.labels), meta.cpu_allocation.cpus)
         for meta in pods
         if meta.pod is not None and meta.cpu_allocation.cpus
     ]

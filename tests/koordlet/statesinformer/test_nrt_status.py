@@ -319,7 +319,7 @@ def test_pools_are_disjoint_from_pinned_and_reserved_cpus(
 ) -> None:
     cpus = [CPUInfo(id=i, core=i // 2, socket=i // 4, node=i // 2) for i in range(8)]
     usable = frozenset(range(8)) - kubelets
-    pinned = [PinnedPod(str(i), qos, taken) for i, (qos, taken) in enumerate(given_pods)]
+    pinned = [PinnedPod(qos, taken) for qos, taken in given_pods]
     parts = split(cpus, usable, pinned, withheld)
     own = frozenset().union(*(pool.cpus for pool in pinned))
     exclusive = frozenset().union(*(pool.cpus for pool in pinned if pool.qos == "LSE"))
