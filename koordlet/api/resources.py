@@ -22,7 +22,6 @@ _TRANSLATED: Final[dict[str, dict[str, str]]] = {
     priority.MID: {"cpu": names.RESOURCE_MID_CPU, "memory": names.RESOURCE_MID_MEMORY},
 }
 BATCH_RESOURCES: Final = frozenset({names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY})
-_BINARY: Final = frozenset({"memory", "ephemeral-storage"})
 DEPRECATED: Final[dict[str, str]] = names.DEPRECATED_BATCH_RESOURCES | names.DEPRECATED_DEVICE_RESOURCES
 
 

@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 from yarl import URL
 
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
-from koordlet.app.logging import describe, get_logger
+from koordlet.app.logging import describe
 from koordlet.kube.config import ClientConfig
 from koordlet.kube.connections import (
     CONNECT_TIMEOUT_S,
@@ -35,8 +35,6 @@ from koordlet.kube.connections import (
 from koordlet.kube.errors import AnswerTooLong, ApiError, ConnectionFailed, Unauthorized, from_response
 from koordlet.kube.metrics import ClientMetrics
 from koordlet.kube.ratelimit import ExponentialBackoff, TokenBucket
-
-log = get_logger(__name__)
 
 _MAX_ATTEMPTS = 5
 _MAX_RETRY_AFTER_S = 60.0

@@ -6,7 +6,7 @@ NumPy call (`aggregate`). `cache` has `MetricCache`, all rings together; `kv` th
 their names and types; `snapshot` saves the rings for a restart.
 """
 
-from koordlet.metriccache.aggregate import Aggregation, AggregationError, aggregate
+from koordlet.metriccache.aggregate import Aggregation, AggregationError
 from koordlet.metriccache.cache import Batch, MetricCache, Points, SeriesWindow
 from koordlet.metriccache.kinds import BY_NAME, MetricKind, SeriesError
 from koordlet.metriccache.kv import KeyValue, Stamped
@@ -23,5 +23,4 @@ __all__ = [
     "SeriesError",
     "SeriesWindow",
     "Stamped",
-    "aggregate",
 ]

@@ -63,11 +63,3 @@ def aggregate_rows(rows: Floats, kinds: Iterable[Aggregation]) -> dict[Aggregati
             total = np.where(present, rows, 0).sum(axis=1, dtype=np.float64)
             reduced[kind] = np.divide(total, count, out=np.full(len(count), np.nan), where=~empty)
     return reduced
-
-
-def aggregate(values: Floats, kind: Aggregation) -> float:
-    """One reduction of points in order of time; raises AggregationError when there are none (but counts 0)."""
-    result = float(aggregate_rows(np.asarray(values, dtype=np.float64)[np.newaxis, :], [kind])[kind][0])
-    if np.isnan(result):
-        raise AggregationError(f"no samples to take {kind} of")
-    return result

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from koordlet.app.logging import get_logger
 from koordlet.app.periodic import Periodic
 from koordlet.metricsadvisor.advisor import Intervals, MetricsAdvisor
 from koordlet.metricsadvisor.collector import ProbeContext
@@ -28,8 +27,6 @@ from koordlet.statesinformer.states import KubeStates, States
 from koordlet.wiring import devices
 from koordlet.wiring.context import WiringContext
 from koordlet.wiring.probes import open_others
-
-log = get_logger(__name__)
 
 RECLAIM_INTERVAL_S = 30.0
 SECOND_READING_DELAY_S = 0.2

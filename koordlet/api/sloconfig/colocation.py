@@ -27,8 +27,6 @@ MAX_USAGE_REQUEST: Final = "maxUsageRequest"
 MID_RECLAIM_STATIC: Final = "static"
 
 USAGE_WITHOUT_PAGE_CACHE: Final = "usageWithoutPageCache"
-USAGE_WITH_HOT_PAGE_CACHE: Final = "usageWithHotPageCache"
-USAGE_WITH_PAGE_CACHE: Final = "usageWithPageCache"
 
 
 class AggregatePolicy(Frozen):

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.metriccache.aggregate import PER_MILLE, Aggregation, AggregationError, aggregate, aggregate_rows
+from koordlet.metriccache.aggregate import PER_MILLE, Aggregation, AggregationError, Floats, aggregate_rows
+from koordlet.metriccache.cache import Points
 
 EXAMPLES = [
     ("p90 of nine is the eighth", range(0, 900, 100), Aggregation.P90, 700),
@@ -23,6 +24,10 @@ EXAMPLES = [
     ("count", [5, 9, 2], Aggregation.COUNT, 3),
     ("count of nothing", [], Aggregation.COUNT, 0),
 ]
+
+
+def aggregate(values: Floats, kind: Aggregation) -> float:
+    return Points(np.arange(len(values), dtype=np.float64), values).aggregate(kind)
 
 
 @pytest.mark.parametrize(("values", "kind", "expected"), [e[1:] for e in EXAMPLES], ids=[e[0] for e in EXAMPLES])
