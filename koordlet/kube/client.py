@@ -83,11 +83,10 @@ class Client:
         namespace: str | None = None,
         *,
         resource: ApiResource | type | None = None,
-        subresource: str | None = None,
     ) -> T:
         """One object. Raises NotFound."""
         r = resource_of(type, resource)
-        body = await self.transport.request("GET", _path(r, namespace, name, subresource))
+        body = await self.transport.request("GET", _path(r, namespace, name))
         return ObjectDecoder(type, r).decode(body)
 
     async def list(
@@ -279,14 +278,11 @@ class Client:
         *,
         grace_seconds: int | None = None,
         uid: str | None = None,
-        dry_run: bool = False,
         options: DeleteOptions | None = None,
     ) -> None:
         """Evict a pod (policy/v1). `options` replaces `grace_seconds` and `uid`. Raises TooManyRequests if a
         disruption budget does not allow it now."""
         options = options or _delete_options(grace_seconds, uid)
-        if dry_run:
-            options.dry_run = ["All"]
         eviction = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",

@@ -120,14 +120,12 @@ class MetricCache:
         self,
         *,
         tick: float = 1.0,
-        long_seconds: float = LONG_SECONDS,
         short_seconds: float = SHORT_SECONDS,
         max_rows: int = 16384,
         max_seconds: float = MAX_SECONDS,
         max_bytes: int = MAX_BYTES,
     ) -> None:
         self.tick = tick
-        self.long_seconds = long_seconds
         self.short_seconds = short_seconds
         self.max_rows = max_rows
         self.max_seconds = max_seconds
@@ -190,7 +188,7 @@ class MetricCache:
         ring = self._rings.get(name)
         if ring is None:
             kind = _kind(name)
-            default = self.long_seconds if kind.long else self.short_seconds
+            default = LONG_SECONDS if kind.long else self.short_seconds
             seconds = max(default, self._retained.get(name, 0.0))
             max_rows = self.max_rows if kind.labels else 1
             ring = self._rings[name] = Ring(

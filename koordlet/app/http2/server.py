@@ -118,9 +118,9 @@ class GrpcServer:
         self._idle.set()
         self._server: asyncio.AbstractServer | None = None
 
-    async def start(self, path: Path, mode: int = 0o600) -> None:
+    async def start(self, path: Path) -> None:
         """Listen at `path`, which must not exist. Raises OSError."""
-        listening = _bind(path, mode)
+        listening = _bind(path)
         try:
             loop = asyncio.get_running_loop()
             self._server = await loop.create_unix_server(lambda: Connection(self), sock=listening, backlog=BACKLOG)
@@ -533,11 +533,11 @@ def inode(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _bind(path: Path, mode: int) -> socket.socket:
+def _bind(path: Path) -> socket.socket:
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         listening.bind(str(path))
-        path.chmod(mode)  # before the socket listens, so no client can connect earlier
+        path.chmod(0o600)  # before the socket listens, so no client can connect earlier
     except BaseException:
         listening.close()
         raise
