@@ -25,10 +25,11 @@ class NodeUse:
     memory_with_page_cache: float
     memory_total: float
     numa: Mapping[int, ResourceUse] = field(default_factory=dict)
+    stolen: float = 0.0
+    """Cores that tasks were ready to use and that a hypervisor gave to other machines."""
     busy_seconds: float = 0.0
     """CPU seconds used since boot."""
     stolen_seconds: float = 0.0
-    """CPU seconds since boot that tasks were ready to use and that a hypervisor gave to other machines."""
 
 
 def node_use(old: Readings, new: Readings, node_of_cpu: Mapping[int, int]) -> NodeUse | None:
@@ -57,6 +58,7 @@ def node_use(old: Readings, new: Readings, node_of_cpu: Mapping[int, int]) -> No
             for node, info in new.numa.items()
             if node in numa_ticks
         },
+        stolen=max(new.ticks.stolen - old.ticks.stolen, 0) / period,
         busy_seconds=new.ticks.total * new.jiffy_ns / 1e9,
         stolen_seconds=new.ticks.stolen * new.jiffy_ns / 1e9,
     )
