@@ -10,7 +10,12 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOT_PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "reporting.md"}
+ROOT_PAGES = {
+    "CHANGELOG.md": "changelog.md",
+    "CODE_OF_CONDUCT.md": "conduct.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "reporting.md",
+}
 """File in the root -> page of the site."""
 _LINK = re.compile(r"(?<=\]\()(?:\.\./)?(?:docs/)?([\w./-]+)(?=[)#])")
 

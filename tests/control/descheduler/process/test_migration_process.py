@@ -13,6 +13,7 @@ from control.descheduler.config.load import load
 from control.descheduler.config.shipped import configuration
 from control.descheduler.migration import migration
 from control.descheduler.migration.decide import lifetime
+from control.descheduler.migration.decide.reservations import is_own
 from control.descheduler.plugins.registry import PLUGINS
 from control.descheduler.process.rights import MIGRATION
 from koordlet.api.core import Pod
@@ -110,7 +111,6 @@ async def test_profiles_with_different_arguments_do_not_start(descheduler: Any) 
 
 
 async def test_every_right_of_migrations_is_used(world: Any, descheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifetime, "SCAVENGER_GRACE_S", 2.0)
     monkeypatch.setattr(migration, "SCAVENGE_PERIOD_S", 1.0)
     await hot_and_idle(world, "web-0", "web-1", "web-2", "web-3", "web-4", "web-5")
     await world.report("hot", {})  # no plugin acts
@@ -130,7 +130,7 @@ async def test_every_right_of_migrations_is_used(world: Any, descheduler: Any, m
     await request(world, "soft", "web-0", {"koordinator.sh/evict-policy": "SoftEviction"}, mode="EvictDirectly")
     await request(world, "hard", "web-1", {"koordinator.sh/evict-policy": "Delete"}, mode="EvictDirectly")
     await request(world, "gone", "web-9", ttl="2s")
-    await request(world, "late", "web-2", ttl="2s")
+    await request(world, "late", "web-2")
     await request(world, "own", "web-3", reservationOptions={"reservationRef": {"name": "mine"}})
 
     async def soft() -> bool:
@@ -141,13 +141,26 @@ async def test_every_right_of_migrations_is_used(world: Any, descheduler: Any, m
         mine = await world.admin.get(Reservation, "mine")
         return "scheduling.koordinator.sh/reservation-order" in mine.metadata.labels
 
+    async def reserved() -> bool:
+        late = await world.admin.get(PodMigrationJob, "late")
+        return any(is_own(each, late) for each in await world.admin.list(Reservation))
+
     async def settled() -> bool:
         by_name = await phases(world)
-        return not {"gone", "late"} & by_name.keys() and by_name["hard"][0] == "Succeeded"
+        return by_name["late"][0] == by_name["gone"][0] == "Failed" and by_name["hard"][0] == "Succeeded"
+
+    async def scavenged() -> bool:
+        return not {"gone", "late"} & (await phases(world)).keys()
 
     await until(soft)
     await until(ordered)
-    await until(settled)
+    await until(reserved)
+    await world.admin.raw(
+        "PATCH", f"{JOBS}/late", body={"spec": {"ttl": "1s"}}, content_type="application/merge-patch+json"
+    )
+    await until(settled)  # "late" has deleted its Reservation
+    monkeypatch.setattr(lifetime, "SCAVENGER_GRACE_S", 1.0)
+    await until(scavenged)
     await world.report("hot", {"web-4": "1600m", "web-5": "1600m"})
     await until(lambda: _trigger(world))
     await running.stop()
