@@ -58,17 +58,14 @@ def architecture() -> str:
 def write_archive(folder: Path) -> Path:
     """Write the archive; its path."""
     folder.mkdir(parents=True, exist_ok=True)
+    tree = {f"lib/{name}": item for name, item in rootfs.python(PLUGIN).items()}
+    tree["kubectl-koord"] = rootfs.Entry(0o755, LAUNCHER.encode())
+    tree["LICENSE"] = rootfs.entry(ROOT / "LICENSE")
+    archive = folder / f"kubectl-koord-v{VERSION}-linux-{architecture()}.tar.gz"
     with tempfile.TemporaryDirectory(dir=folder) as place:
-        root = Path(place) / "root"
-        rootfs.copy_python(PLUGIN, root / "lib")
-        launcher = root / "kubectl-koord"
-        launcher.write_text(LAUNCHER)
-        launcher.chmod(0o755)
-        (root / "LICENSE").write_text((ROOT / "LICENSE").read_text())
-        tar = rootfs.write_tar(root, Path(place) / "plugin.tar")
-        archive = folder / f"kubectl-koord-v{VERSION}-linux-{architecture()}.tar.gz"
+        tar = rootfs.write_tar(tree, Path(place) / "plugin.tar")
         archive.write_bytes(gzip.compress(tar.read_bytes(), compresslevel=6, mtime=0))
-        return archive
+    return archive
 
 
 def manifest(uri: str, sha256: str) -> str:

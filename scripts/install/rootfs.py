@@ -6,15 +6,20 @@ The tree describes itself in /usr/share/sbom (SPDX). Tars are deterministic: sor
 
 from __future__ import annotations
 
+import importlib.util
+import io
 import json
 import os
 import re
-import shutil
+import stat
 import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -24,6 +29,7 @@ from scripts.install.imagespecs import ImageSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = f"usr/local/lib/python{sys.version_info.major}.{sys.version_info.minor}/dist-packages"
+COMPILED = ROOT / "build/bytecode"
 SBOM = "usr/share/sbom/koordinator-py.spdx.json"
 _LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64", "var/run": "/run"}
 _DIRECTORIES = (
@@ -34,50 +40,111 @@ _ACCOUNTS = {
     "etc/group": "root:x:0:\nkoordinator:x:65532:\n",
     "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
+_LIBRARIES = ("usr/lib/", "usr/lib64/")
+_COMPILE = """
+import json, py_compile, sys
+for source, path, target in json.load(sys.stdin):
+    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(source, cfile=target, dfile=path, doraise=True, invalidation_mode=mode)
+"""
+_compiling = threading.Lock()
 _UNUSED = re.compile(
     r"(^|/)(tests?|__pycache__|f2py|idlelib|lib2to3|ensurepip|tkinter|turtledemo|gconv)(/|$)|\.(a|h|pxd|pyi|pyx)$"
 )
 
 
+@dataclass(frozen=True)
+class Entry:
+    """A file, with its content or where that is on this machine, or a link."""
+
+    mode: int
+    content: bytes | Path = b""
+    link: str = ""
+
+
+Tree = dict[str, Entry]
+"""Path without leading slash -> what is there; folders are implied."""
+
+
 def write(spec: ImageSpec, folder: Path) -> Path:
     """Write `folder`/rootfs.tar and `folder`/sbom.spdx.json; the path of the tar. Raises MissingPackages."""
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as place:
-        root = Path(place) / "root"
-        _fill(spec, root)
-        shutil.copy(root / SBOM, folder / "sbom.spdx.json")
-        return write_tar(root, folder / "rootfs.tar")
+    tree = _tree(spec)
+    (folder / "sbom.spdx.json").write_bytes(_content(tree[SBOM]))
+    return write_tar(tree, folder / "rootfs.tar", _DIRECTORIES)
 
 
-def _fill(spec: ImageSpec, root: Path) -> None:
-    for directory in _DIRECTORIES:
-        (root / directory).mkdir(parents=True, exist_ok=True)
-    for link, target in _LINKS.items():
-        (root / link).symlink_to(target)
-    for name, text in _ACCOUNTS.items():
-        (root / name).write_text(text)
+def _tree(spec: ImageSpec) -> Tree:
+    tree = {name: Entry(0o755, link=target) for name, target in _LINKS.items()}
+    tree |= {name: _file(text) for name, text in _ACCOUNTS.items()}
     packages = debian.closure(spec.packages)
     for path in debian.files(packages):
         if not _UNUSED.search(str(path)):
-            _copy(path, root / str(path).lstrip("/"))
-    _alternatives(root)
-    distributions = copy_python(spec, root / SITE)
-    _write_commands(spec, root / "usr/local/bin")
-    _write_sbom(spec, packages, distributions, root / SBOM)
-    compiler = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode=unchecked-hash", f"-s{root}", "-p/"]
-    subprocess.run([*compiler, str(root / "usr/lib"), str(root / SITE)], check=True)
-    subprocess.run(["/sbin/ldconfig", "-r", str(root)], check=True)
-
-
-def copy_python(spec: ImageSpec, site: Path) -> dict[str, metadata.Distribution]:
-    """Copy the distributions, and the product with its commit; the distributions by name."""
+            tree[str(path).lstrip("/")] = entry(path)
+    _add_alternatives(tree)
     distributions = _distributions(spec)
-    for distribution in distributions.values():
-        _copy_distribution(distribution, site)
+    tree |= {f"{SITE}/{name}": item for name, item in python(spec, distributions).items()}
+    tree |= {f"usr/local/bin/{name}": item for name, item in _commands(spec).items()}
+    tree[SBOM] = _file(_sbom(spec, packages, distributions))
+    tree |= compiled({name: item for name, item in tree.items() if name.startswith(("usr/lib/", SITE))})
+    tree |= _linker_files(tree)
+    return tree
+
+
+def entry(path: Path) -> Entry:
+    """What is at the path on this machine."""
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        return Entry(0o755, link=str(path.readlink()))
+    return Entry(status.st_mode & 0o755, path)
+
+
+def _file(text: str, mode: int = 0o644) -> Entry:
+    return Entry(mode, text.encode())
+
+
+def _content(item: Entry) -> bytes:
+    return item.content.read_bytes() if isinstance(item.content, Path) else item.content
+
+
+def python(spec: ImageSpec, distributions: Mapping[str, metadata.Distribution] | None = None) -> Tree:
+    """The distributions, and the product with its commit, below the folder that Python imports from."""
+    tree: Tree = {}
+    for distribution in (distributions or _distributions(spec)).values():
+        for file in distribution.files or ():
+            source = Path(str(distribution.locate_file(file)))
+            if not str(file).startswith("..") and not _UNUSED.search(str(file)) and source.is_file():
+                tree[str(file)] = entry(source)
     for name in spec.product:
-        _copy_product(name, site)
-    (site / "koordlet/COMMIT").write_text(f"{commit()}\n")
-    return distributions
+        for path in (ROOT / name).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                tree[str(path.relative_to(ROOT))] = entry(path)
+    tree["koordlet/COMMIT"] = _file(f"{commit()}\n")
+    return tree
+
+
+def compiled(tree: Tree, kept: Path = COMPILED) -> Tree:
+    """Bytecode of all sources. It depends on a source, its path and this Python alone: what was once written to `kept`
+    is used again. Another tree may be compiled at the same time."""
+    result: Tree = {}
+    missing = []
+    with _compiling:  # trees have most files in common
+        for name, item in tree.items():
+            linked = tree.get(os.path.normpath(Path(name).parent / item.link)) if item.link else item
+            if name.endswith(".py") and linked and isinstance(linked.content, Path):
+                pyc = importlib.util.cache_from_source(name)
+                if not (kept / pyc).exists() or not _is_of((kept / pyc).read_bytes(), linked.content.read_bytes()):
+                    missing.append((str(linked.content), f"/{name}", str(kept / pyc)))
+                result[pyc] = Entry(0o644, kept / pyc)
+        if missing:
+            subprocess.run([sys.executable, "-c", _COMPILE], input=json.dumps(missing), text=True, check=True)
+    return result
+
+
+def _is_of(pyc: bytes, source: bytes) -> bool:
+    """Whether this is bytecode of the source that is not checked against it when it is imported (PEP 552)."""
+    unchecked = (1).to_bytes(4, "little")
+    return pyc.startswith(importlib.util.MAGIC_NUMBER + unchecked + importlib.util.source_hash(source))
 
 
 def commit() -> str:
@@ -86,20 +153,36 @@ def commit() -> str:
     return done.stdout.strip()
 
 
-def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy2(source, target, follow_symlinks=False)
-
-
-def _alternatives(root: Path) -> None:
+def _add_alternatives(tree: Tree) -> None:
     """The machine's links of /etc/alternatives (iptables, awk …) whose targets the tree has."""
-    (root / "etc/alternatives").mkdir()
     for link in Path("/etc/alternatives").iterdir():
-        if link.is_symlink() and (root / str(link.readlink()).lstrip("/")).exists():
+        if link.is_symlink() and str(link.readlink()).lstrip("/") in tree:
             for command in (Path("/usr/bin") / link.name, Path("/usr/sbin") / link.name):
                 if command.is_symlink():
-                    _copy(link, root / "etc/alternatives" / link.name)
-                    _copy(command, root / str(command).lstrip("/"))
+                    tree |= {str(path).lstrip("/"): entry(path) for path in (link, command)}
+
+
+def _linker_files(tree: Tree) -> Tree:
+    """The cache of the dynamic linker and the links to libraries that it makes."""
+    with tempfile.TemporaryDirectory() as place:
+        root = Path(place)
+        for name in _DIRECTORIES:
+            (root / name).mkdir(parents=True, exist_ok=True)
+        for name, item in tree.items():
+            if name in _LINKS or (".so" in name and name.startswith(_LIBRARIES)):
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                if item.link:
+                    (root / name).symlink_to(item.link)
+                else:
+                    (root / name).write_bytes(_content(item))
+        subprocess.run(["/sbin/ldconfig", "-r", place], check=True)
+        result: Tree = {}
+        for path in root.rglob("*"):
+            name = str(path.relative_to(root))
+            if name not in tree and (path.is_symlink() or path.is_file()):
+                item = entry(path)
+                result[name] = item if item.link else Entry(item.mode, path.read_bytes())
+        return result
 
 
 def _distributions(spec: ImageSpec) -> dict[str, metadata.Distribution]:
@@ -123,33 +206,17 @@ def _distributions(spec: ImageSpec) -> dict[str, metadata.Distribution]:
     return dict(sorted(result.items()))
 
 
-def _copy_distribution(distribution: metadata.Distribution, site: Path) -> None:
-    for file in distribution.files or ():
-        source = Path(str(distribution.locate_file(file)))
-        if not str(file).startswith("..") and not _UNUSED.search(str(file)) and source.is_file():
-            _copy(source, site / str(file))
-
-
-def _copy_product(name: str, site: Path) -> None:
-    for path in sorted((ROOT / name).rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
-            _copy(path, site / path.relative_to(ROOT))
-
-
-def _write_commands(spec: ImageSpec, folder: Path) -> None:
+def _commands(spec: ImageSpec) -> Tree:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    tree: Tree = {}
     for command in spec.commands:
         module, _, function = scripts[command].partition(":")
-        path = folder / command
-        path.write_text(
-            f"#!/usr/bin/python3\nimport sys\n\nfrom {module} import {function}\n\nsys.exit({function}())\n"
-        )
-        path.chmod(0o755)
+        text = f"#!/usr/bin/python3\nimport sys\n\nfrom {module} import {function}\n\nsys.exit({function}())\n"
+        tree[command] = _file(text, 0o755)
+    return tree
 
 
-def _write_sbom(
-    spec: ImageSpec, packages: dict[str, str], distributions: dict[str, metadata.Distribution], path: Path
-) -> None:
+def _sbom(spec: ImageSpec, packages: dict[str, str], distributions: dict[str, metadata.Distribution]) -> str:
     """SPDX 2.3: one package for each Debian package and Python distribution, with package URLs."""
     urls = [(name, version, f"pkg:deb/debian/{name}@{version}") for name, version in sorted(packages.items())]
     urls += [
@@ -182,8 +249,7 @@ def _write_sbom(
             for item in items
         ],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1, sort_keys=True))
+    return json.dumps(document, indent=1, sort_keys=True)
 
 
 def _commit_time(form: str = "%cd") -> str:
@@ -192,18 +258,23 @@ def _commit_time(form: str = "%cd") -> str:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=environ).stdout.strip()
 
 
-def write_tar(root: Path, path: Path) -> Path:
-    """Write `root` as a tar; its path."""
+def write_tar(tree: Tree, path: Path, folders: Collection[str] = ()) -> Path:
+    """Write the tree, with the folders that may be empty, as a tar; its path."""
     date = int(_commit_time("%ct"))
-
-    def normal(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-        entry.uid = entry.gid = 0
-        entry.uname = entry.gname = ""
-        entry.mtime = date
-        entry.mode = 0o1777 if entry.name == "tmp" else entry.mode & 0o755
-        return entry
-
+    parents = {str(parent) for name in (*tree, *folders) for parent in Path(name).parents} | set(folders)
+    items: dict[str, Entry | None] = {**dict.fromkeys(parents - {"."}), **tree}
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
-        for child in sorted(root.rglob("*")):
-            tar.add(child, str(child.relative_to(root)), recursive=False, filter=normal)
+        for name in sorted(items, key=lambda name: name.split("/")):
+            item = items[name]
+            header = tarfile.TarInfo(name)
+            header.mtime = date
+            content = b""
+            if item is None:
+                header.type, header.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755
+            elif item.link:
+                header.type, header.mode, header.linkname = tarfile.SYMTYPE, item.mode, item.link
+            else:
+                content = _content(item)
+                header.mode, header.size = item.mode, len(content)
+            tar.addfile(header, io.BytesIO(content))
     return path

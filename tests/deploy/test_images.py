@@ -6,6 +6,7 @@ import json
 import os
 import tarfile
 from dataclasses import replace
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,21 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {spec.target: place / spec.target for spec in SPECS}
 
 
+ALL_VERSIONS = """
+import json, subprocess, sys
+print(json.dumps({name: subprocess.check_output([name, "--version"], text=True) for name in sys.argv[1:]}))
+"""
+
+
+def content(item: rootfs.Entry) -> bytes:
+    assert isinstance(item.content, Path)
+    return item.content.read_bytes()
+
+
+def files(folder: Path) -> dict[str, Path]:
+    return {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+
+
 def same(config: dict[str, Any]) -> dict[str, Any]:
     return {field: config.get(field) or None for field in ("User", "Labels", "Env", "Cmd", "Entrypoint", "WorkingDir")}
 
@@ -56,9 +72,9 @@ def test_every_command_runs_in_its_image(
         config = dockerd.inspect(spec.name)["Config"]
         assert config["User"] == spec.account
         assert config["Labels"]["org.opencontainers.image.revision"] == rootfs.commit()
+        versions = json.loads(run(spec, "python3", "-c", ALL_VERSIONS, *spec.commands))
         for command in spec.commands:
-            shown = run(spec, command, "--version")
-            assert f"{command} v{VERSION} (commit {rootfs.commit()[:ABBREVIATED]}, " in shown
+            assert f"{command} v{VERSION} (commit {rootfs.commit()[:ABBREVIATED]}, " in versions[command]
         names = {package["name"] for package in json.loads(run(spec, "cat", f"/{rootfs.SBOM}"))["packages"]}
         assert {"libc6", "python3", "numpy", "koordinator-py"} <= names
         # The archive for nodes without Docker has the same configuration.
@@ -89,13 +105,31 @@ def test_a_layer_does_not_depend_on_times_owners_and_the_order_of_creation(tmp_p
             path.chmod(0o644 | 0o022 * number)
             os.utime(path, (number, number))
             os.chown(path, number, number)
-        layers.append(rootfs.write_tar(root, tmp_path / f"{number}.tar").read_bytes())
+        tree = {name: rootfs.entry(root / name) for name in names}
+        layers.append(rootfs.write_tar(tree, tmp_path / f"{number}.tar").read_bytes())
     assert layers[0] == layers[1]
     with tarfile.open(tmp_path / "1.tar") as tar:
         entries = tar.getmembers()
     assert [entry.name for entry in entries] == ["a", "b", "c", "c/d"]
     assert {(entry.uid, entry.gid, entry.uname, entry.gname) for entry in entries} == {(0, 0, "", "")}
     assert len({entry.mtime for entry in entries}) == 1
+
+
+def test_bytecode_depends_on_its_source_alone_and_is_used_again(tmp_path: Path) -> None:
+    names = [f"koordlet/{name}" for name in ("version.py", "api/gates.py", "app/version.py", "kube/client.py")]
+    tree = {name: rootfs.entry(rootfs.ROOT / name) for name in names}
+    first = rootfs.compiled(tree, tmp_path / "first")
+    assert len(first) == len(names)
+    for name in reversed(names):
+        [(pyc, other)] = rootfs.compiled({name: tree[name]}, tmp_path / "second").items()
+        assert content(other) == content(first[pyc])
+        assert pyc == cache_from_source(name)
+    changed = tmp_path / "version.py"
+    changed.write_text("VERSION = 'another'\n")
+    kept = {name: path.stat().st_mtime_ns for name, path in files(tmp_path / "first").items()}
+    rootfs.compiled({**tree, names[0]: rootfs.entry(changed)}, tmp_path / "first")
+    written = {name for name, path in files(tmp_path / "first").items() if path.stat().st_mtime_ns != kept[name]}
+    assert written == {cache_from_source(names[0])}
 
 
 @pytest.mark.runtime
