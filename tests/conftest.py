@@ -7,6 +7,7 @@ when the kernel or root is missing: tests marked ``kernel`` then fail.
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import os
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from _pytest.mark.expression import Expression
 from hypothesis import HealthCheck, settings
 
 from koordlet.system.cgroup.readers import CgroupFS
@@ -38,6 +40,8 @@ from tests.runtimes.fixtures import new_dockerd as new_dockerd
 CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "blkio", "pids", "net_cls", "perf_event", "io")
 OURS = re.compile(r"koord(?:ctl)?-?(?:test|bench|process)-(\d+)(?:-|$)")
 """Names of what tests and benches make, with the pid of who made it."""
+MARKERS = ("kernel", "guest", "runtime", "kubectl", "e2e", "kubernetes", "timing")
+"""A test has them only if its own file names them (tests/repository/test_markers.py)."""
 PARTS = {"control": Path(__file__).parent / "control", "guest": Path(__file__).parent / "guest"}
 BEGAN = time.time()
 _serial = itertools.count()
@@ -66,10 +70,27 @@ def in_part(path: Path, part: str) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Importing the modules of other parts would take half of a group's start."""
+    """Importing the modules of other parts, or of tests without -m's markers, would take most of a group's start."""
     part = config.getoption("--part")
     is_above = part in PARTS and collection_path in PARTS[part].parents
-    return True if part and not is_above and not in_part(collection_path, part) else None
+    if part and not is_above and not in_part(collection_path, part):
+        return True
+    is_module = collection_path.suffix == ".py" and collection_path.name.startswith("test_")
+    return True if is_module and not may_select(config.option.markexpr, collection_path) else None
+
+
+def may_select(expression: str, path: Path) -> bool:
+    """Whether a test with some of the markers that the file names could match the expression of -m."""
+    if not expression or not set(re.findall(r"\w+", expression)) <= {*MARKERS, "and", "or", "not"}:
+        return True
+    named = sorted(set(re.findall(rf"\bmark\.({'|'.join(MARKERS)})\b", path.read_text())))
+    subsets = (itertools.combinations(named, size) for size in range(len(named) + 1))
+    return any(_matches(expression, chosen) for chosen in itertools.chain.from_iterable(subsets))
+
+
+@functools.cache
+def _matches(expression: str, markers: tuple[str, ...]) -> bool:
+    return Expression.compile(expression).evaluate(lambda name, /, **_: name in markers)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
