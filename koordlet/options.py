@@ -78,6 +78,9 @@ class KoordletOptions(PageOptions, IgnoredFlags):
     kubelet_token_file: str = flag("", "bearer token for the kubelet; default: the credential for the API server")
     enable_pod_taskids: bool = flag(False, "also read the thread ids of all containers")
     enable_node_metric_report: bool = flag(True, "report NodeMetric")
+    node_metric_min_report_interval: Duration = flag(
+        "30s", "least time between two reports of NodeMetric, whatever its spec says", minimum=1
+    )
     node_topology_sync_interval: Duration = flag(
         "3s", "how often NodeResourceTopology and Device are reported; 0 or less: never"
     )

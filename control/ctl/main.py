@@ -73,7 +73,7 @@ def cli() -> None:
 )
 @click.option("--probes", type=click.Choice(["auto", "core", "bcc", "off"]), help="Source of schedule latency.")
 @click.option("--bpf-pin-dir", help="Directory of pinned BPF maps.  [default: /sys/fs/bpf/koordlet]")
-@click.option("--report-interval", type=click.IntRange(30), help="Seconds between NodeMetric reports.  [default: 60]")
+@click.option("--report-interval", type=click.IntRange(1), help="Seconds between NodeMetric reports.  [default: 60]")
 @click.option(
     "--aggregate-duration", type=click.IntRange(60), help="Seconds over which NodeMetric averages.  [default: 300]"
 )

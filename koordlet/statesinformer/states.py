@@ -19,7 +19,7 @@ from koordlet.api.sloconfig import HostApplicationSpec
 from koordlet.app.logging import get_logger
 from koordlet.kube import Client, ObjectInformer
 from koordlet.statesinformer.callbacks import Callbacks, StateType
-from koordlet.statesinformer.nodemetric.status import ReportPolicy
+from koordlet.statesinformer.nodemetric.status import MIN_REPORT_SECONDS, ReportPolicy
 from koordlet.statesinformer.nodeslo.effective import AcceptedNodeSLO
 from koordlet.statesinformer.pods.deviceallocation import MinorsOf
 from koordlet.statesinformer.pods.informer import PodsInformer, SandboxDir, TaskIds
@@ -135,10 +135,11 @@ class KubeStates:
         address_type: str = "InternalIP",
         insecure: bool = False,
         read_only_port: int = 10255,
+        min_report_seconds: float = MIN_REPORT_SECONDS,
     ) -> None:
         """`tree_driver`: the kubelet's cgroup driver as the cgroup tree shows it. `process_driver`: the driver that the
         process listening on this port was started with; raises NamingError. `query_config`: whether the kubelet may be
-        queried for its configuration."""
+        queried for its configuration. `min_report_seconds`: between two reports of NodeMetric."""
         self.node_name = node_name
         self.node = ObjectInformer(client, Node, node_name)
         self.node_slo = ObjectInformer(client, NodeSLO, node_name)
@@ -152,6 +153,7 @@ class KubeStates:
         self._built_for: tuple[CgroupDriver, Sequence[HostApplicationSpec]] | None = None
         """What `workloads` was built from, in addition to the pods."""
         self._address = (address_type, insecure, read_only_port)
+        self._min_report_seconds = min_report_seconds
         self._default_policy = ReportPolicy()
         self._kubelet: KubeletClient | None = None
         self.pods: PodsInformer | None = None
@@ -279,4 +281,8 @@ class KubeStates:
         node_metric = self.node_metric.object
         if node_metric is None:
             return self._default_policy
-        return ReportPolicy.of(node_metric.spec.metric_collect_policy, node_metric.spec.predict_policy)
+        return ReportPolicy.of(
+            node_metric.spec.metric_collect_policy,
+            node_metric.spec.predict_policy,
+            min_report_seconds=self._min_report_seconds,
+        )

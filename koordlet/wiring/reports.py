@@ -11,7 +11,6 @@ from koordlet.prediction.models import PeakMethod, PredictionModels
 from koordlet.prediction.service import SETTLE_TICKS, UPKEEP_SECONDS, NodeObjects, PredictionService, PredictionSettings
 from koordlet.statesinformer.callbacks import StateType
 from koordlet.statesinformer.nodemetric.reporter import CHECK_PERIOD_S, NodeMetricReporter
-from koordlet.statesinformer.nodemetric.status import MIN_REPORT_SECONDS
 from koordlet.statesinformer.nrt.reporter import TopologyReporter
 from koordlet.statesinformer.nrt.status import MachineInfo
 from koordlet.statesinformer.states import KubeStates
@@ -38,7 +37,8 @@ def node_metric(context: WiringContext, cluster: Cluster) -> NodeMetricReporter:
         task.set_period(states.policy.report_seconds)  # read in each round (spec 02 §7.2)
         await reporter.report()
 
-    task = context.periodic("report-node-metric", MIN_REPORT_SECONDS, report, immediate=False)
+    interval = context.options.node_metric_min_report_interval
+    task = context.periodic("report-node-metric", interval, report, immediate=False)
     states.node_metric.add_handler(
         on_add=lambda _: task.set_period(states.policy.report_seconds),
     )

@@ -75,6 +75,7 @@ def cluster(context: WiringContext) -> Cluster:
         address_type=options.kubelet_preferred_address_type,
         insecure=options.kubelet_insecure_tls,
         read_only_port=options.kubelet_read_only_port,
+        min_report_seconds=options.node_metric_min_report_interval,
     )
     duration = context.registries.histogram("kubelet_request_duration_seconds", REQUEST_BUCKETS_S)
     kubelet = KubeletClient(

@@ -222,6 +222,7 @@ def _koordlet(layout: Layout, settings: NodeSettings) -> list[str]:
         f"--runtime-hooks-config-path={containers.hook_servers(layout.root, settings)}",
         f"--bpf-pin-dir={settings.bpf_pin_dir}",
         f"--probes={settings.probes}",
+        f"--node-metric-min-report-interval={min(settings.report_interval, 30)}s",
         "--feature-gates=CPICollector=true,ColdPageCollector=true,GPUEnvInject=true",
     )
 

@@ -48,7 +48,9 @@ class CollectPolicy(Struct):
     aggregate_duration_seconds: Annotated[
         int | None, doc("Window of the average usage in seconds; koordlet uses at least 60.")
     ] = None
-    report_interval_seconds: Annotated[int | None, doc("Seconds between reports; koordlet uses at least 30.")] = None
+    report_interval_seconds: Annotated[
+        int | None, doc("Seconds between reports; koordlet uses at least 30 by default.")
+    ] = None
     node_aggregate_policy: Annotated[NodeAggregatePolicy | None, doc("Windows of aggregated usage.")] = None
     node_memory_collect_policy: Annotated[
         str,

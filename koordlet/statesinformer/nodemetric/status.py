@@ -41,7 +41,7 @@ class ReportPolicy:
     """NodeMetric's spec over its defaults, with koordlet's floors applied (spec 02 §7.1, §11.4)."""
 
     aggregate_seconds: int = 300
-    report_seconds: int = 60
+    report_seconds: float = 60
     durations: tuple[Duration, ...] = (Duration("5m"), Duration("10m"), Duration("30m"))
     memory: str = USAGE_WITHOUT_PAGE_CACHE
     diff_percent: int = 5
@@ -50,7 +50,13 @@ class ReportPolicy:
     """None: the value of koordlet's flag."""
 
     @classmethod
-    def of(cls, spec: CollectPolicy | None, predict: PredictPolicy | None = None) -> ReportPolicy:
+    def of(
+        cls,
+        spec: CollectPolicy | None,
+        predict: PredictPolicy | None = None,
+        *,
+        min_report_seconds: float = MIN_REPORT_SECONDS,
+    ) -> ReportPolicy:
         """Absent fields take the default; a non-positive window counts as absent."""
         default = cls()
         spec = spec or CollectPolicy()
@@ -59,7 +65,7 @@ class ReportPolicy:
         percent = predict.resource_diff_threshold_percent
         return cls(
             aggregate_seconds=max(spec.aggregate_duration_seconds or default.aggregate_seconds, MIN_AGGREGATE_SECONDS),
-            report_seconds=max(spec.report_interval_seconds or default.report_seconds, MIN_REPORT_SECONDS),
+            report_seconds=max(spec.report_interval_seconds or default.report_seconds, min_report_seconds),
             durations=tuple(duration for duration in durations if duration.seconds > 0) or default.durations,
             memory=spec.node_memory_collect_policy or default.memory,
             diff_percent=default.diff_percent if percent is None else percent,

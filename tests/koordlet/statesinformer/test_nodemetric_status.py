@@ -329,6 +329,11 @@ def test_policy_defaults_and_floors(spec: CollectPolicy | None, expected: tuple[
     assert (policy.aggregate_seconds, policy.report_seconds, len(policy.durations)) == expected
 
 
+def test_the_floor_of_the_report_interval_can_be_set() -> None:
+    spec = CollectPolicy(report_interval_seconds=10)
+    assert [ReportPolicy.of(spec, min_report_seconds=floor).report_seconds for floor in (5, 15)] == [10, 15]
+
+
 def test_policy_of_predictions() -> None:
     assert (ReportPolicy.of(None).diff_percent, ReportPolicy.of(None).cold_start_seconds) == (5, None)
     policy = ReportPolicy.of(None, PredictPolicy(resource_diff_threshold_percent=0, cold_start_period_seconds=60))
