@@ -100,7 +100,7 @@ def up(state: Path) -> None:
     """A node whose pods are containers."""
     ports = ("", "kubelet-", "koordlet-", "manager-", "webhook-", "scheduler-", "runtimeproxy-")
     done = koordctl(
-        "up", f"--state-dir={state}", "--report-interval=30", "--aggregate-duration=60", "--runtime=containerd",
+        "up", f"--state-dir={state}", "--report-interval=3", "--aggregate-duration=60", "--runtime=containerd",
         f"--bpf-pin-dir=/sys/fs/bpf/koord-e2e-{os.getpid()}", *(f"--{name}port=0" for name in ports),
     )  # fmt: skip
     assert done.returncode == 0, f"koordctl up: {done.stdout}{done.stderr}"

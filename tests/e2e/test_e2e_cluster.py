@@ -29,7 +29,7 @@ def pod(cluster: Cluster, name: str, command: str, **spec: Any) -> dict[str, Any
         "spec": {
             "nodeName": node(cluster),
             "priorityClassName": "koord-batch",  # admission rejects BE without it
-            "terminationGracePeriodSeconds": 2,
+            "terminationGracePeriodSeconds": 1,
             "containers": [container],
             **spec,
         },

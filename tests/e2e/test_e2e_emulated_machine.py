@@ -68,7 +68,7 @@ class Node:
     def up(self) -> None:
         ports = ("", "kubelet-", "koordlet-", "manager-", "webhook-", "scheduler-", "runtimeproxy-")
         done = koordctl(
-            "up", f"--state-dir={self.state}", "--report-interval=30", "--aggregate-duration=60", "--probes=off",
+            "up", f"--state-dir={self.state}", "--report-interval=3", "--aggregate-duration=60", "--probes=off",
             "--without=kubelet,koordlet", f"--bpf-pin-dir=/sys/fs/bpf/koord-e2e-{os.getpid()}",
             *(f"--{name}port=0" for name in ports),
         )  # fmt: skip

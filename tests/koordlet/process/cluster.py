@@ -12,6 +12,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -60,12 +61,11 @@ class Api:
             return False
 
     def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
-        config = yaml.safe_load(self.kubeconfig.read_text())
-        ca = base64.b64decode(config["clusters"][0]["cluster"]["certificate-authority-data"]).decode()
-        headers = {"Authorization": f"Bearer {config['users'][0]['user']['token']}", "Content-Type": kind}
+        context, token = _credentials(self.kubeconfig.read_text())
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": kind}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"https://127.0.0.1:{self.port}{path}", data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=30, context=ssl.create_default_context(cadata=ca)) as response:
+        with urllib.request.urlopen(request, timeout=30, context=context) as response:
             text = response.read().decode()
         return json.loads(text) if text.startswith("{") else text
 
@@ -78,6 +78,14 @@ class Api:
         except urllib.error.HTTPError as error:
             assert error.code == 404, error
             return None
+
+
+@lru_cache
+def _credentials(kubeconfig: str) -> tuple[ssl.SSLContext, str]:
+    """The server's authority and the user's token; reading them costs more than a call."""
+    config = yaml.safe_load(kubeconfig)
+    ca = base64.b64decode(config["clusters"][0]["cluster"]["certificate-authority-data"]).decode()
+    return ssl.create_default_context(cadata=ca), config["users"][0]["user"]["token"]
 
 
 class Kubelet:

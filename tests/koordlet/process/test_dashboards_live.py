@@ -188,7 +188,7 @@ def _populate(api: Api, kubelet: Kubelet, tools: Any) -> None:
         },
     }
     api.patch(f"/api/v1/nodes/{NODE}/status", {"status": status})
-    metric = {"metadata": {"name": NODE}, "spec": {"metricCollectPolicy": {"reportIntervalSeconds": 30}}}
+    metric = {"metadata": {"name": NODE}, "spec": {"metricCollectPolicy": {"reportIntervalSeconds": 1}}}
     kind = {"apiVersion": "slo.koordinator.sh/v1alpha1", "kind": "NodeMetric"}
     api.call("POST", METRIC.rpartition("/")[0], {**kind, **metric})
 
@@ -222,7 +222,8 @@ def prometheus(
         koordlet = koordlets(
             view, f"--kubeconfig={api.kubeconfig}", f"--kubelet-token-file={view.scratch / 'token'}",
             f"--feature-gates={','.join(f'{gate}=true' for gate in GATES.split(','))}",
-            "--kubelet-sync-interval=1s", "--prediction-training-interval=5s", f"--xpu-device-infos-dir={infos}",
+            "--kubelet-sync-interval=1s", "--prediction-training-interval=5s", "--node-metric-min-report-interval=1s",
+            f"--xpu-device-infos-dir={infos}",
             standalone=False,
         )  # fmt: skip
         koordlet.wait()
@@ -243,10 +244,10 @@ def prometheus(
 def _scraping(target: int, port: int, directory: Path) -> Prometheus:
     config = directory / "prometheus.yml"
     config.write_text(
-        f"global: {{scrape_interval: 5s, evaluation_interval: 5s}}\nrule_files: ['{directory / 'rules.yaml'}']\n"
+        f"global: {{scrape_interval: 2s, evaluation_interval: 2s}}\nrule_files: ['{directory / 'rules.yaml'}']\n"
         f"scrape_configs:\n- job_name: koordlet\n  static_configs: [{{targets: ['127.0.0.1:{target}']}}]\n"
     )
-    (directory / "rules.yaml").write_text(RULES.read_text().replace("interval: 30s", "interval: 5s"))
+    (directory / "rules.yaml").write_text(RULES.read_text().replace("interval: 30s", "interval: 2s"))
     command = [
         "prometheus", f"--config.file={config}", f"--storage.tsdb.path={directory / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",

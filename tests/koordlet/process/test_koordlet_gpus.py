@@ -1,6 +1,6 @@
 """GPUs as a koordlet process sees them, from NVML to NodeMetric and Device, and an NVML that hangs.
 
-One history for all tests, because a report takes thirty seconds. The library that stands in for NVIDIA's has NVML's ABI
+One history for all tests, because its parts take seconds. The library that stands in for NVIDIA's has NVML's ABI
 (tests/nvidia.c), and sysfs shows its devices; processes and cgroups are real.
 """
 
@@ -25,7 +25,8 @@ FIRST, SECOND = "0000:1a:00.0", "0000:c1:00.0"
 DEVICE = f"/apis/scheduling.koordinator.sh/v1alpha1/devices/{NODE}"
 MIB = 1 << 20
 TRAIN = PodSpec("train", KubeQOS.BURSTABLE, "LS", (Need(), Need()))
-FLAGS = ("--feature-gates=Accelerators=true", "--kubelet-sync-interval=0.5s", "--probes=off")
+FLAGS = ("--feature-gates=Accelerators=true", "--kubelet-sync-interval=0.5s", "--probes=off",
+         "--node-metric-min-report-interval=1s", "--node-topology-sync-interval=1s")  # fmt: skip
 
 
 class Node:
@@ -69,7 +70,7 @@ class Node:
             "daemonEndpoints": {"kubeletEndpoint": {"Port": self.kubelet.port}},
         }
         self.api.patch(f"/api/v1/nodes/{NODE}/status", {"status": status})
-        policy = {"aggregateDurationSeconds": 60, "reportIntervalSeconds": 30}
+        policy = {"aggregateDurationSeconds": 60, "reportIntervalSeconds": 1}
         metric = {"apiVersion": "slo.koordinator.sh/v1alpha1", "kind": "NodeMetric", "metadata": {"name": NODE}}
         self.api.call("POST", METRIC.rpartition("/")[0], {**metric, "spec": {"metricCollectPolicy": policy}})
         (self.view.scratch / "token").write_text(TOKEN)

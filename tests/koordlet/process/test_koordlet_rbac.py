@@ -109,7 +109,7 @@ def install(api: Api, kubelet_port: int) -> None:
 def report_and_obey(api: Api) -> None:
     """Objects of the manager: how to report, and a policy that has a pod evicted."""
     group = {"apiVersion": "slo.koordinator.sh/v1alpha1", "metadata": {"name": NODE}}
-    policy = {"aggregateDurationSeconds": 30, "reportIntervalSeconds": 30}
+    policy = {"aggregateDurationSeconds": 30, "reportIntervalSeconds": 1}
     metric = {**group, "kind": "NodeMetric", "spec": {"metricCollectPolicy": policy}}
     api.call("POST", METRIC.rpartition("/")[0], metric)
     spec = {"resourceUsedThresholdWithBE": FULL, "resourceQOSStrategy": {"beClass": {"cpuQOS": {"enable": False}}}}
@@ -214,6 +214,7 @@ def test_every_call_is_allowed_and_every_right_is_used(
             view, f"--kubeconfig={kubeconfig(api, view.scratch)}", f"--feature-gates={GATES}", "--probes=off",
             "--cgroup-stats=files", "--kubelet-sync-interval=1s", "--node-topology-sync-interval=100ms",
             "--memory-evict-cool-time-seconds=0", "--page-authorization=delegated",
+            "--node-metric-min-report-interval=1s",
             f"--xpu-device-infos-dir={tmp_path / 'infos'}", standalone=False,
         )  # fmt: skip
         refuse_and_accept(api, tools)
@@ -230,6 +231,11 @@ def test_every_call_is_allowed_and_every_right_is_used(
             https_status(koordlet.port, "/metrics", caller)  # a review of the token, and one of the path
             return not unused(without="watch")  # a watch is in the audit log when it ends
 
+        def complete() -> Any:
+            status = api.find(METRIC).get("status", {})
+            pods = {pod["name"]: pod.get("extensions") or {} for pod in status.get("podsMetric", [])}
+            return len(pods) == 2 and len(pods["web"].get("containers", {})) == 2 and status
+
         def described() -> Any:
             device_object = api.find(DEVICE)
             return device_object if device_object is not None and device_object["spec"].get("devices") else None
@@ -238,7 +244,7 @@ def test_every_call_is_allowed_and_every_right_is_used(
             tools.until(everything, "every right to be used")
         except pytest.fail.Exception:
             pass  # said below
-        reported = api.find(METRIC).get("status", {})
+        reported = tools.until(complete, "a report with each container of the service")
         device = tools.until(described, "the node's Device")
         assert koordlet.terminate() == 0
         tools.until(lambda: not any(verb == "watch" for _, _, verb in unused()) or None, "watches in the audit log")
