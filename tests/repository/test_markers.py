@@ -30,7 +30,7 @@ def test_only_files_of_tests_name_markers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "wanted"),
+    ("expression", "selected"),
     [
         ("", {"", "a", "b", "ab"}),
         ("kernel", {"a", "ab"}),
@@ -42,10 +42,10 @@ def test_only_files_of_tests_name_markers() -> None:
         ("kernel and a_plugins_marker", {"", "a", "b", "ab"}),
     ],
 )
-def test_a_file_is_imported_if_its_markers_could_match(expression: str, wanted: set[str], tmp_path: Path) -> None:
+def test_a_file_is_imported_if_its_markers_could_match(expression: str, selected: set[str], tmp_path: Path) -> None:
     named = {"a": "pytestmark = pytest.mark.kernel", "b": "marks=[mark.runtime]"}
     for size in range(len(named) + 1):
         for chosen in itertools.combinations(named, size):
             path = tmp_path / "test_some.py"
             path.write_text("\n".join(named[key] for key in chosen))
-            assert may_select(expression, path) == ("".join(chosen) in wanted), chosen
+            assert may_select(expression, path) == ("".join(chosen) in selected), chosen
