@@ -94,7 +94,7 @@ class Node:
 
     def condition(self, collector: str) -> tuple[float, str]:
         """Whether a collector works, and why not."""
-        samples = self.koordlet.families()["koordlet_collector_up"].samples
+        samples = self.koordlet.families(start="koordlet_collector_up")["koordlet_collector_up"].samples
         [sample] = [candidate for candidate in samples if candidate.labels["collector"] == collector]
         return sample.value, sample.labels["reason"]
 
@@ -208,7 +208,7 @@ def _lived(node: Node, until: Callable[..., Any]) -> History:
 
 def _gpu_samples(koordlet: Any, name: str) -> dict[tuple[str, str], float]:
     """(container, minor) -> value"""
-    family = koordlet.families().get(name)
+    family = koordlet.families(start=name).get(name)
     samples = [] if family is None else family.samples
     return {(sample.labels.get("container_name", ""), sample.labels["gpu_minor"]): sample.value for sample in samples}
 

@@ -21,7 +21,8 @@ pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
 
 SHIPPED = (
     "-feature-gates=AllAlpha=true,AllBeta=true", "-runtime-hooks-network=unix", "-logtostderr=true", "-v=4",
-    "-kubelet-sync-interval=1s", "-cpi-collector-interval=3s", "-collect-cpi-timewindow=1s",
+    "-kubelet-sync-interval=1s", "-node-topology-sync-interval=1s", "-cpi-collector-interval=3s",
+    "-collect-cpi-timewindow=1s",
     "-coldpage-collector-interval=1s", "-cold-page-window=5s", "-resctrl-collector-interval=1s",
     "-enable-resctrl-collector", "-enable-pagecache-collector", "-tsdb-path=/metric-data/",
     "-metric-expire-seconds=1800", "-configmap-name=koordlet-config",
@@ -77,7 +78,8 @@ def test_it_starts_and_serves(cluster: tuple[Api, Kubelet], tools: Any, trees: A
         tools.until(lambda: api.find(TOPOLOGY), "the node's topology")
 
         def runs() -> dict[str, float]:
-            samples = koordlet.families("/internal-metrics")["koord_periodic_task_runs"].samples
+            name = "koord_periodic_task_runs"
+            samples = koordlet.families("/internal-metrics", name)[name].samples
             return {sample.labels["task"]: sample.value for sample in samples if sample.name.endswith("_total")}
 
         quick = ("collect-use", "qos", "report-node-topology", "pods")
