@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +15,7 @@ from kubernetes import client, config, watch
 
 from koordlet.api.registry import CUSTOM
 from tests.e2e.conftest import Cluster
+from tests.repository.examples import blocks, documents
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kernel, pytest.mark.kubectl, pytest.mark.runtime]
 Eventually = Callable[..., Any]
@@ -399,3 +401,38 @@ def test_a_profile_makes_pods_best_effort_and_invalid_pods_are_rejected(
     refused = cluster.run("create", "-f", "-", text=json.dumps(wrong), ok=False)
     assert refused.returncode != 0
     assert "koordinator.sh/qosClass=BE and priorityClass=koord-prod cannot be used in combination" in refused.stderr
+
+
+IS_REAL = "KUBECONFIG" in os.environ
+"""Whether the cluster is a real Kubernetes: the embedded API server does not serve resource claims."""
+DOCUMENTED = [
+    (str(block), document)
+    for block in blocks()
+    for document in documents(block)
+    if document["kind"] != "Kustomization"  # a file of kubectl, not an object
+    and (IS_REAL or not document["apiVersion"].startswith("resource.k8s.io/"))
+]
+NAMESPACES = sorted(
+    {namespace for _, document in DOCUMENTED if (namespace := document["metadata"].get("namespace"))}
+    - {"koordinator-system"}
+)
+
+
+@pytest.fixture(scope="module")
+def namespaces(cluster: Cluster) -> Iterator[None]:
+    for namespace in NAMESPACES:
+        cluster.run("create", "namespace", namespace)
+    yield
+    cluster.run("delete", "namespace", "--wait=false", *NAMESPACES)
+
+
+@pytest.mark.parametrize(("place", "document"), DOCUMENTED, ids=[f"{at}-{item['kind']}" for at, item in DOCUMENTED])
+def test_an_object_of_the_documentation_is_accepted(
+    cluster: Cluster, namespaces: None, place: str, document: dict[str, Any]
+) -> None:
+    """By API server and webhooks. Not by the suites of tests/kubernetes."""
+    namespace = document["metadata"].get("namespace", cluster.namespace)
+    done = cluster.run(
+        "apply", "--namespace", namespace, "--dry-run=server", "--validate=strict", "-f", "-", text=json.dumps(document)
+    )
+    assert "(server dry run)" in done.stdout, place

@@ -12,7 +12,7 @@ from tests.kubernetes.components import ROOT, Kubernetes
 
 pytestmark = pytest.mark.kubernetes
 SUITES = {
-    "end to end": ["tests/e2e/test_e2e_cluster.py"],
+    "end to end": ["tests/e2e/test_e2e_cluster.py", "-k", "not object_of_the_documentation"],
     "client conformance": ["tests/koordlet/kube/test_kube_conformance.py", "-k", "cluster"],
 }
 
