@@ -101,6 +101,10 @@ def node_topology(context: WiringContext, cluster: Cluster) -> None:
         cpus, basic, numa = (context.fact(key, period) for key in (FACT_CPU, FACT_BASIC, FACT_NUMA))
         return None if cpus is None or basic is None or numa is None else MachineInfo(cpus, basic, numa)
 
+    def on_change() -> None:
+        states.callbacks.trigger(StateType.NODE_TOPOLOGY)
+        report.trigger()
+
     reporter = TopologyReporter(
         cluster.client,
         options.node_name,
@@ -110,13 +114,14 @@ def node_topology(context: WiringContext, cluster: Cluster) -> None:
         kubelet=None if options.disable_query_kubelet_config else cluster.kubelet.config,
         kubelet_dir=context.host.roots.var_lib_kubelet,
         registries=context.registries,
-        on_change=lambda: states.callbacks.trigger(StateType.NODE_TOPOLOGY),
-        write=context.gates.enabled("NodeTopologyReport"),
+        on_change=on_change,
         per_cpu=context.gates.enabled("PerCPUMetric"),
     )
     states.callbacks.add_source(StateType.NODE_TOPOLOGY, lambda: reporter.local)
     context.health.check("node-topology", lambda: reporter.problem)
+    report = context.periodic("report-node-topology", options.node_topology_sync_interval, reporter.report)
+    context.runner.add(context.periodic("node-topology", options.node_topology_sync_interval, reporter.compute))
     if context.gates.enabled("NodeTopologyReport"):
         context.health.check(f"informer:{reporter.stored.name}", lambda: reporter.stored.problem)
         context.runner.add(reporter.stored)
-    context.runner.add(context.periodic("report-node-topology", options.node_topology_sync_interval, reporter.report))
+        context.runner.add(report)

@@ -1,9 +1,9 @@
 """Keeps the NodeResourceTopology of this node up to date (spec 02 §3.8).
 
-Each round computes the status, publishes it within koordlet if it changed (`local`) and, with the gate
-NodeTopologyReport, writes the difference to the stored object. If an input is not known yet or cannot be read, the
-round is skipped, the reason is logged once and the last status stays in force. The local copy is updated while the API
-server is unreachable, too.
+`compute` computes the status and publishes it within koordlet if it changed (`local`). If an input is not known yet or
+cannot be read, the round is skipped, the reason is logged once and the last status stays in force. `report`, used with
+the gate NodeTopologyReport, writes the difference to the stored object. The two are called by tasks of their own: an
+API server that does not answer must not delay the local copy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ REPORTS_METRIC = "node_topology_reports_total"
 
 
 class TopologyReporter:
-    """Call `report` periodically. Add the informer `stored` to the runner."""
+    """Call `compute` and `report` periodically. Add the informer `stored` to the runner."""
 
     def __init__(
         self,
@@ -53,12 +53,10 @@ class TopologyReporter:
         kubelet_dir: Path,
         registries: Registries,
         on_change: Callable[[], object],
-        write: bool = True,
         per_cpu: bool = False,
     ) -> None:
         """`node`, `pods` and `machine` return None while they are unknown. `kubelet` reads the kubelet's configuration;
-        None if it is not queried. `on_change` is called after `local` changed. `write`: write to the API server.
-        `per_cpu`: export a gauge per CPU."""
+        None if it is not queried. `on_change` is called after `local` changed. `per_cpu`: export a gauge per CPU."""
         self._own = OwnObject(
             client, NodeResourceTopology, node_name, registries, reports=REPORTS_METRIC, title="NodeResourceTopology"
         )
@@ -74,7 +72,6 @@ class TopologyReporter:
         self._machine = machine
         self._kubelet = kubelet
         self._kubelet_dir = kubelet_dir
-        self._write = write
         self._on_change = on_change
         registries.view("cpuset_share_pool_cpu_cores", lambda: self._pool_size(lambda pools: pools.ls))
         registries.view("cpuset_be_share_pool_cpu_cores", lambda: self._pool_size(lambda pools: pools.be))
@@ -82,8 +79,8 @@ class TopologyReporter:
             registries.view("cpuset_share_pool_info", lambda: self._pool_members(lambda pools: pools.ls))
             registries.view("cpuset_be_share_pool_info", lambda: self._pool_members(lambda pools: pools.be))
 
-    async def report(self) -> None:
-        """Compute, publish, write; raises KubeError after counting it."""
+    async def compute(self) -> None:
+        """Compute and publish."""
         node = self._node()
         try:
             status = await self._compute(node)
@@ -100,7 +97,11 @@ class TopologyReporter:
             self.status = status
             self.local = new_object(node, status)
             self._on_change()
-        if self._write:
+
+    async def report(self) -> None:
+        """Write, unless the last round was skipped; raises KubeError after counting it."""
+        node, status = self._node(), self.status
+        if node is not None and status is not None and self.problem is None:
             await self._own.update(lambda: new_object(node, status), lambda stored: patch_for(stored, status))
 
     async def _compute(self, node: Node | None) -> TopologyStatus:

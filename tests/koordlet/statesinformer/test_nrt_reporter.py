@@ -81,6 +81,11 @@ class World:
         )  # fmt: skip
         return self.reporter
 
+    async def round(self) -> None:
+        """Compute and report."""
+        await self.reporter.compute()
+        await self.reporter.report()
+
     async def stored(self) -> NodeResourceTopology:
         return await self.client.get(NodeResourceTopology, "n")
 
@@ -114,7 +119,7 @@ def be_pools(topology: NodeResourceTopology) -> list[str]:
 
 
 async def test_the_object_is_created_once_and_not_written_without_changes(world: World) -> None:
-    await world.reporter.report()
+    await world.round()
     stored = await world.stored()
     (owner,) = stored.metadata.owner_references
     assert world.node is not None
@@ -122,7 +127,7 @@ async def test_the_object_is_created_once_and_not_written_without_changes(world:
     assert stored.topology_policies == ["None"]
     await world.until_stored(stored.metadata.resource_version)
     for _ in range(10):
-        await world.reporter.report()
+        await world.round()
     assert (await world.stored()).metadata.resource_version == stored.metadata.resource_version
     assert world.outcomes() == {"created": 1}
     assert world.notifications == 1
@@ -131,12 +136,12 @@ async def test_the_object_is_created_once_and_not_written_without_changes(world:
 async def test_pinning_a_pod_takes_its_cpus_from_the_pools(world: World) -> None:
     """From the LS pool always, from the BE pool only for an LSE pod."""
     world.pods = [pod("lsr", '{"cpuset":"0"}', "LSR"), pod("bad", "{", "LSE"), pod("bad2", '{"cpuset":"x"}', "LSE")]
-    await world.reporter.report()
+    await world.round()
     stored = await world.stored()
     assert (ls_pools(stored), be_pools(stored)) == (["1-3", "4-7"], ["0-3", "4-7"])
     await world.until_stored(stored.metadata.resource_version)
     world.pods = [pod("lse", '{"cpuset":"0,4"}', "LSE")]
-    await world.reporter.report()
+    await world.round()
     now = await world.stored()
     assert (ls_pools(now), be_pools(now)) == (["1-3", "5-7"], ["1-3", "5-7"])
     assert now.metadata.uid == stored.metadata.uid
@@ -150,37 +155,37 @@ async def test_pinning_a_pod_takes_its_cpus_from_the_pools(world: World) -> None
 
 async def test_per_cpu_metrics_are_behind_their_gate(world: World) -> None:
     per_cpu = World(world.client, world.node)
-    await per_cpu.make(per_cpu=True, write=False).report()
+    await per_cpu.make(per_cpu=True).compute()
     for owner, expected in ((world, []), (per_cpu, [str(cpu) for cpu in range(8)])):
         families = [f for f in owner.registries.internal.collect() if f.name == "koordlet_cpuset_share_pool_info"]
         assert [sample.labels["cpu"] for f in families for sample in f.samples] == expected
 
 
 async def test_a_deleted_object_is_created_again(world: World) -> None:
-    await world.reporter.report()
+    await world.round()
     await until(lambda: world.reporter.stored.object is not None)
     await world.client.delete(NodeResourceTopology, "n")
     await until(lambda: world.reporter.stored.object is None)
-    await world.reporter.report()
+    await world.round()
     assert (await world.stored()).metadata.owner_references
     assert world.outcomes() == {"created": 2}
 
 
 async def test_a_stale_copy_is_corrected_by_a_retry(world: World) -> None:
     """The watch is late: deleted, or recreated and changed by others since."""
-    await world.reporter.report()
+    await world.round()
     await until(lambda: world.reporter.stored.object is not None)
     await world.reporter.stored.stop()  # its copy stays what it was
     await world.client.delete(NodeResourceTopology, "n")
     world.pods = [pod("lsr", '{"cpuset":"0"}', "LSR")]
-    await world.reporter.report()
+    await world.round()
     assert ls_pools(await world.stored()) == ["1-3", "4-7"], "NotFound leads to a new object"
     zones = [
         {"name": "node-0", "type": "Node", "resources": [GPU]}, {"name": "zone-x", "type": "Node"},
     ]  # fmt: skip
     await world.client.patch(NodeResourceTopology, "n", body={"zones": zones})
     world.pods = [pod("lsr", '{"cpuset":"7"}', "LSR")]
-    await world.reporter.report()
+    await world.round()
     now = await world.stored()
     assert ls_pools(now) == ["0-3", "4-6"], "Conflict leads to a fresh look"
     assert [zone.name for zone in now.zones] == ["node-0", "node-1"]
@@ -188,19 +193,19 @@ async def test_a_stale_copy_is_corrected_by_a_retry(world: World) -> None:
 
 
 async def test_fields_of_other_writers_are_kept(world: World) -> None:
-    await world.reporter.report()
+    await world.round()
     stored = await world.stored()
     zones = json.loads(await _raw(world))["zones"]
     zones[0]["resources"].append(GPU)
     mine = {"metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}}, "zones": zones}
     theirs = await world.client.patch(NodeResourceTopology, "n", body=mine)
     await world.until_stored(theirs.metadata.resource_version)
-    await world.reporter.report()
+    await world.round()
     assert (await world.stored()).metadata.resource_version == theirs.metadata.resource_version, "rewritten for nothing"
     assert world.node is not None
     world.node.metadata.labels[names.LABEL_ENABLE_NUMA_RESERVATION] = "true"
     world.node.status.capacity, world.node.status.allocatable = _amounts("8"), _amounts("7")
-    await world.reporter.report()
+    await world.round()
     now = await world.stored()
     assert now.metadata.labels["a"] == "b"
     assert now.metadata.annotations["c"] == "d"
@@ -210,7 +215,7 @@ async def test_fields_of_other_writers_are_kept(world: World) -> None:
     assert now.metadata.labels[names.LABEL_ENABLE_NUMA_RESERVATION] == "true"
     await world.until_stored(now.metadata.resource_version)
     del world.node.metadata.labels[names.LABEL_ENABLE_NUMA_RESERVATION]
-    await world.reporter.report()
+    await world.round()
     gone = await world.stored()
     assert names.LABEL_ENABLE_NUMA_RESERVATION not in gone.metadata.labels
     assert gone.metadata.uid == stored.metadata.uid
@@ -239,24 +244,24 @@ async def test_an_unknown_input_skips_only_the_round(world: World, change: dict[
     whole = {name: getattr(world, name) for name in change}
     for name, value in change.items():
         setattr(world, name, value)
-    await world.reporter.report()
+    await world.round()
     assert problem in world.reporter.problem  # type: ignore[operator]
     assert world.reporter.local is None
     assert world.outcomes() == {"skipped": 1}
     for name, value in whole.items():
         setattr(world, name, value)
-    await world.reporter.report()
+    await world.round()
     assert world.reporter.problem is None
     for name, value in change.items():
         setattr(world, name, value)
-    await world.reporter.report()
+    await world.round()
     assert world.reporter.local is not None, "the last status stays in force"
 
 
 async def test_unused_fields_of_the_kubelet_configuration_are_not_decoded(world: World) -> None:
     """Its type changed in 1.28; any shape will do."""
     world.kubelet = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0", "logging": {"flushFrequency": ["?"]}}
-    await world.reporter.report()
+    await world.round()
     policy = annotations(await world.stored())[names.ANNOTATION_CPU_MANAGER_POLICY]  # type: ignore[operator]
     assert policy == {"policy": "static", "reservedCPUs": "0"}
 
@@ -264,19 +269,20 @@ async def test_unused_fields_of_the_kubelet_configuration_are_not_decoded(world:
 async def test_the_kubelets_state_file(world: World, tmp_path: Path) -> None:
     (tmp_path / "cpu_manager_state").write_text('{"entries":{"u":{"main":"5-6"}}}')
     static = World(world.client, world.node, kubelet={"cpuManagerPolicy": "static"}, kubelet_dir=tmp_path)
-    await static.make(write=False).report()
+    await static.make().compute()
     assert static.reporter.local is not None
     assert ls_pools(static.reporter.local) == ["0-3", "4,7"]
     (tmp_path / "cpu_manager_state").write_text("{")
-    await static.reporter.report()
+    await static.reporter.compute()
     assert "cpu_manager_state" in (static.reporter.problem or "")
 
 
 async def test_the_local_copy_is_updated_while_the_server_is_unreachable(server: ApiServer, world: World) -> None:
-    await world.reporter.report()
+    await world.round()
     await world.until_stored((await world.stored()).metadata.resource_version)
     await server.stop()
     world.pods = [pod("lsr", '{"cpuset":"0"}', "LSR")]
+    await world.reporter.compute()
     with pytest.raises(ConnectionFailed):
         await world.reporter.report()
     assert world.reporter.local is not None
@@ -285,9 +291,20 @@ async def test_the_local_copy_is_updated_while_the_server_is_unreachable(server:
     assert world.outcomes() == {"created": 1, "failed": 1}
 
 
+async def test_a_skipped_round_writes_nothing(world: World) -> None:
+    await world.round()
+    await until(lambda: world.reporter.stored.object is not None)
+    await world.client.delete(NodeResourceTopology, "n")
+    await until(lambda: world.reporter.stored.object is None)
+    world.kubelet = KubeletError("kubelet /configz: HTTP 500")
+    await world.round()
+    with pytest.raises(NotFound):
+        await world.stored()
+
+
 async def test_without_the_gate_only_the_local_copy_is_kept(world: World) -> None:
     quiet = World(world.client, world.node)
-    await quiet.make(write=False).report()
+    await quiet.make().compute()
     assert quiet.reporter.local is not None
     with pytest.raises(NotFound):
         await world.stored()
@@ -296,7 +313,7 @@ async def test_without_the_gate_only_the_local_copy_is_kept(world: World) -> Non
 @pytest.mark.kubectl
 async def test_kubectl_shows_it(server: ApiServer, world: World) -> None:
     world.pods = [pod("lse", '{"cpuset":"2-3"}', "LSE")]
-    await world.reporter.report()
+    await world.round()
     shown = yaml.safe_load(await kubectl(server, "get", "node-res-topo", "n", "-o", "yaml"))
     assert shown["metadata"]["labels"] == {names.LABEL_MANAGED_BY: "Koordinator"}
     assert [zone["name"] for zone in shown["zones"]] == ["node-0", "node-1"]
