@@ -9,8 +9,14 @@ if [ ! -e "$stamp" ]; then
   echo "docs: installing MkDocs into build/docs/venv"
   mkdir -p build/docs
   rm -rf build/docs/venv build/docs/.venv-*
-  python3 -m venv build/docs/venv
-  build/docs/venv/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r "$pins"
+  if [ -x build/venv/bin/python ]; then # a second pip would take a third of the time
+    python3 -m venv --without-pip build/docs/venv
+    pip="build/venv/bin/python -m pip --python build/docs/venv/bin/python"
+  else
+    python3 -m venv build/docs/venv
+    pip="build/docs/venv/bin/python -m pip"
+  fi
+  $pip install -qq --no-compile --disable-pip-version-check --require-hashes -r "$pins" # most modules are never imported
   touch "$stamp"
 fi
 export NO_MKDOCS_2_WARNING=1

@@ -73,8 +73,8 @@ if [ "$mode" = fuzz ]; then
     build/venv/bin/python -m venv --without-pip build/fuzz/venv
     build/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
       >"$(build/fuzz/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tests.pth"
-    build/venv/bin/python -m pip --python build/fuzz/venv/bin/python install -qq --disable-pip-version-check --require-hashes \
-      -r requirements/fuzz.txt
+    build/venv/bin/python -m pip --python build/fuzz/venv/bin/python install -qq --no-compile --disable-pip-version-check \
+      --require-hashes -r requirements/fuzz.txt
     touch "$stamp"
   fi
 fi

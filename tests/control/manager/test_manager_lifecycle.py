@@ -33,6 +33,12 @@ NAMESPACES = ("default", "kube-system")
 MUTATING = (
     "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/koordinator-mutating-webhook-configuration"
 )
+CLUSTER_WIDE = (
+    "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", "/apis/scheduling.k8s.io/v1/priorityclasses",
+    "/api/v1/namespaces", "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+    "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
+)  # fmt: skip
 PROFILE = {
     "apiVersion": "config.koordinator.sh/v1alpha1",
     "kind": "ClusterColocationProfile",
@@ -64,7 +70,7 @@ class PodLoad:
                 await self.admin.raw("DELETE", f"{path}/{name}", body={"gracePeriodSeconds": 0})
             except KubeError as error:
                 self.failures.append(f"{namespace}: {error}")
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.02)  # faster, it would take the time of the programs that it waits for
 
 
 @dataclass
@@ -188,9 +194,6 @@ async def test_no_pod_is_rejected(installation: Installation, policy: str) -> No
 
 
 async def nothing_left(installation: Installation) -> bool:
-    kinds = (
-        "crd,clusterrole,clusterrolebinding,priorityclass,namespace,"
-        "mutatingwebhookconfiguration,validatingwebhookconfiguration"
-    )
-    names = (await installation.kubectl("get", kinds, "-o", "name")).split()
+    lists = [await installation.cluster.get(path) for path in CLUSTER_WIDE]
+    names = [item["metadata"]["name"] for listed in lists for item in listed["items"]]
     return not any(part in name for name in names for part in ("koord", "scheduling.sigs", "topology.node"))
