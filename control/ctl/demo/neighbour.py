@@ -12,7 +12,7 @@ from typing import Any
 
 from control.ctl.demo import judge, workload
 from control.ctl.demo.judge import DemoResult
-from control.ctl.demo.stage import REPORT_PERIOD_S, TOP_TIMEOUT_S, DemoStage
+from control.ctl.demo.stage import REPORT_PERIOD_S, DemoStage, FiguresWait
 from control.ctl.pagecommands import print_top
 from control.ctl.terminal import UNCUT_COLUMNS, SafeConsole
 from control.ctl.views.koordletclient import KoordletUnreachable, fetch_top
@@ -83,10 +83,10 @@ class NeighbourMove:
     def _delayed(self) -> Top:
         """Wait until the neighbour is the worst culprit of web's waiting; returns koordlet's data."""
         names = [pod["metadata"]["name"] for pod in self._pods()]
-        deadline = time.monotonic() + TOP_TIMEOUT_S
+        wait = FiguresWait()
         while True:
-            top = self._top(deadline)
-            if judge.culprit_named(top, workload.VICTIM, names).ok or time.monotonic() > deadline:
+            top = self._top(wait)
+            if judge.culprit_named(top, workload.VICTIM, names, shared=wait.shared).ok or wait.is_over:
                 break
             time.sleep(1.0)
         self._print(top)
@@ -95,22 +95,22 @@ class NeighbourMove:
 
     def _recovered(self, before: Top) -> DemoResult:
         """Wait until web waits much less than before."""
-        deadline = time.monotonic() + TOP_TIMEOUT_S
+        wait = FiguresWait()
         while True:
-            top = self._top(deadline)
-            verdict = judge.recovered(before, top, workload.VICTIM, workload.NEIGHBOUR)
-            if verdict.ok or time.monotonic() > deadline:
+            top = self._top(wait)
+            verdict = judge.recovered(before, top, workload.VICTIM, workload.NEIGHBOUR, shared=wait.shared)
+            if verdict.ok or wait.is_over:
                 break
             time.sleep(1.0)
         self._print(top)
         return judge.recovered(before, top, workload.VICTIM, workload.NEIGHBOUR, shared=True)
 
-    def _top(self, deadline: float) -> Top:
+    def _top(self, wait: FiguresWait) -> Top:
         while True:
             try:
                 return asyncio.run(fetch_top(self._stage.settings.koordlet_url))
             except KoordletUnreachable:
-                if time.monotonic() > deadline:
+                if wait.is_over:
                     raise
             time.sleep(1.0)
 

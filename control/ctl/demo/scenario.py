@@ -13,7 +13,7 @@ from control.ctl.demo import colocation, judge, overcommit, workload
 from control.ctl.demo.judge import DemoResult
 from control.ctl.demo.kernelfiles import Sampler, average, find_group, find_pod
 from control.ctl.demo.neighbour import NeighbourMove
-from control.ctl.demo.stage import AGGREGATE_S, REPORT_PERIOD_S, TOP_TIMEOUT_S, DemoStage
+from control.ctl.demo.stage import AGGREGATE_S, REPORT_PERIOD_S, TOP_TIMEOUT_S, DemoStage, FiguresWait
 from control.ctl.errors import CtlError
 from control.ctl.node.containers import AUTO
 from control.ctl.pagecommands import print_explanation, print_placement, print_top
@@ -136,7 +136,7 @@ class Scenario(DemoStage):
             ]
 
         with self.progress.step("a window of latency figures") as step:
-            top = self._until(url, lambda top: all(verdict.ok for verdict in verdicts(top)), step.note)
+            top = self._until(url, lambda top, shared: all(each.ok for each in verdicts(top, shared=shared)), step.note)
             step.done(f"{top.window:g} s")
         self.progress.say(f"$ koordctl top --once -n {workload.NAMESPACE} --koordlet-url={url}")
         print_top(top, self.progress.console, namespace=workload.NAMESPACE)
@@ -144,18 +144,18 @@ class Scenario(DemoStage):
         for verdict in verdicts(top, shared=True):
             self.judge(verdict)
 
-    def _until(self, url: str, good: Callable[[Top], bool], note: Callable[[str], None]) -> Top:
-        """Poll until the data are `good`, or return the last data at the timeout."""
-        deadline = time.monotonic() + TOP_TIMEOUT_S
+    def _until(self, url: str, good: Callable[[Top, bool], bool], note: Callable[[str], None]) -> Top:
+        """Poll until data are `good`, which also gets `FiguresWait.shared`; returns the last data at the timeout."""
+        wait = FiguresWait()
         while True:
             try:
                 top = asyncio.run(fetch_top(url))
             except KoordletUnreachable as error:
-                if time.monotonic() > deadline:
+                if wait.is_over:
                     raise
                 note(error.message)
             else:
-                if good(top) or time.monotonic() > deadline:
+                if good(top, wait.shared) or wait.is_over:
                     return top
                 note(judge.culprit_named(top, workload.VICTIM, workload.BATCH).text)
             time.sleep(1.0)
@@ -202,16 +202,16 @@ class Scenario(DemoStage):
             ]
 
         shared = False
-        deadline = time.monotonic() + TOP_TIMEOUT_S
+        wait = FiguresWait()
         while True:
             try:
                 web, meter = explained()
                 shared = shared or judge.has_foreign_work(asyncio.run(fetch_top(url)))
             except KoordletUnreachable:
-                if time.monotonic() > deadline:
+                if wait.is_over:
                     raise
             else:
-                if all(verdict.ok for verdict in verdicts(shared=False)) or time.monotonic() > deadline:
+                if all(verdict.ok for verdict in verdicts(shared and wait.shared)) or wait.is_over:
                     break
             time.sleep(1.0)
         self.progress.say(f"$ koordctl explain pod {workload.VICTIM} -n {workload.NAMESPACE} --koordlet-url={url}")
