@@ -27,7 +27,7 @@ limited() {
   time timeout --foreground -s INT -k 30 $((SECONDS < LIMIT_S ? LIMIT_S - SECONDS : 1)) nice -n $niceness "$@"
 }
 tests() { # GROUP EXPRESSION [ARGUMENT ...]
-  limited build/venv/bin/python -m pytest ${CI:+-p tests.no_skips} -o cache_dir="$logs/cache-$1" -m "$2" "${@:3}"
+  limited build/venv/bin/python -m pytest ${CI:+-p tests.no_skips} -o cache_dir="$logs/cache-$1" --durations=8 --durations-min=5 -m "$2" "${@:3}"
 }
 ended() { # GROUP STATUS
   progress "$1 ended with status $2"

@@ -21,7 +21,7 @@ from koordlet.api.crs.migration import PodMigrationJob
 from koordlet.api.pages.top import Top
 from koordlet.app.clock import SYSTEM_CLOCK
 
-MOVE_TIMEOUT_S = 4.0 * REPORT_PERIOD_S
+MOVE_TIMEOUT_S = 120.0
 """Longest time until the neighbour has moved: two reports that show the delay, the migration, and a margin."""
 ENDED_PODS = (*workload.BATCH, "rush", "report")
 """Pods of earlier steps, which would delay web or use the other core."""
@@ -46,7 +46,9 @@ class NeighbourMove:
         before = self._delayed()
         stage.up(without=[], second_node=self._second)
         stage.show("get", "nodes")
-        with stage.progress.step(f"{self._moves_words()} (two reports of 30 s must show the delay)") as step:
+        with stage.progress.step(
+            f"{self._moves_words()} (two reports of {REPORT_PERIOD_S} s must show the delay)"
+        ) as step:
             moved = stage.wait(self._moved, MOVE_TIMEOUT_S)
             step.done(moved.text)
         stage.progress.say(f"$ koordctl migrations --all --state-dir={stage.state_dir}")

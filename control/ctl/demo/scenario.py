@@ -13,7 +13,7 @@ from control.ctl.demo import colocation, judge, overcommit, workload
 from control.ctl.demo.judge import DemoResult
 from control.ctl.demo.kernelfiles import Sampler, average, find_group, find_pod
 from control.ctl.demo.neighbour import NeighbourMove
-from control.ctl.demo.stage import AGGREGATE_S, REPORT_PERIOD_S, TOP_TIMEOUT_S, DemoStage, FiguresWait
+from control.ctl.demo.stage import AGGREGATE_S, REPORT_TIMEOUT_S, TOP_TIMEOUT_S, DemoStage, FiguresWait
 from control.ctl.errors import CtlError
 from control.ctl.node.containers import AUTO
 from control.ctl.pagecommands import print_explanation, print_placement, print_top
@@ -60,8 +60,8 @@ class Scenario(DemoStage):
         self.show_cluster()
         self.show_processes()
         self.show_top()
-        self.show_metrics()
         self.show_explanation()
+        self.show_metrics()  # over 60 s: those before it do not lengthen the demo
         self.show_colocation()
         self.show_overcommit()
         self.stop()  # the sampled pods end in the next step
@@ -160,30 +160,6 @@ class Scenario(DemoStage):
                 note(judge.culprit_named(top, workload.VICTIM, workload.BATCH).text)
             time.sleep(1.0)
 
-    def show_metrics(self) -> None:
-        self.title("NodeMetric compared with the kernel's files")
-        with self.progress.step(f"a report over {AGGREGATE_S} s of complete samples") as step:
-            metric, seen = asyncio.run(self._report(step.note))
-            step.done(f"updated {metric.status.update_time}")
-        self.show("get", "nodemetric", "-o", "wide")
-        self.show("get", "nodemetric", "-o", f"custom-columns={METRIC_COLUMNS}")
-        assert self.sampler is not None
-        start = seen - AGGREGATE_S
-        info = metric.status.node_metric
-        if info is None:
-            self.judge(DemoResult(False, "NodeMetric has no nodeMetric"))
-            return
-        verdicts = judge.compare("node", info.node_usage, average(self.sampler.samples, start, seen))
-        reported = {pod.name: pod.pod_usage for pod in metric.status.pods_metric}
-        for name in workload.PODS:
-            if name in reported:
-                use = average(self.sampler.samples, start, seen, name)
-                verdicts += judge.compare(f"pod {name}", reported[name], use)
-            else:
-                verdicts.append(DemoResult(False, f"pod {name}: not in NodeMetric"))
-        for verdict in verdicts:
-            self.judge(verdict)
-
     def show_explanation(self) -> None:
         self.title("What interferes with web, and what to do about it")
         url = self.settings.koordlet_url
@@ -220,6 +196,30 @@ class Scenario(DemoStage):
         for verdict in verdicts(shared):
             self.judge(verdict)
 
+    def show_metrics(self) -> None:
+        self.title("NodeMetric compared with the kernel's files")
+        with self.progress.step(f"a report over {AGGREGATE_S} s of complete samples") as step:
+            metric, seen = asyncio.run(self._report(step.note))
+            step.done(f"updated {metric.status.update_time}")
+        self.show("get", "nodemetric", "-o", "wide")
+        self.show("get", "nodemetric", "-o", f"custom-columns={METRIC_COLUMNS}")
+        assert self.sampler is not None
+        start = seen - AGGREGATE_S
+        info = metric.status.node_metric
+        if info is None:
+            self.judge(DemoResult(False, "NodeMetric has no nodeMetric"))
+            return
+        verdicts = judge.compare("node", info.node_usage, average(self.sampler.samples, start, seen))
+        reported = {pod.name: pod.pod_usage for pod in metric.status.pods_metric}
+        for name in workload.PODS:
+            if name in reported:
+                use = average(self.sampler.samples, start, seen, name)
+                verdicts += judge.compare(f"pod {name}", reported[name], use)
+            else:
+                verdicts.append(DemoResult(False, f"pod {name}: not in NodeMetric"))
+        for verdict in verdicts:
+            self.judge(verdict)
+
     def show_colocation(self) -> None:
         self.title(
             "A ClusterColocationProfile makes a pod best effort; the scheduler places it on overcommitted capacity"
@@ -234,7 +234,7 @@ class Scenario(DemoStage):
         self.kubectl.run("apply", "-f", str(folder / "profile.yaml"))
         name = self.settings.node_name
         self.judge(
-            self.wait(lambda: colocation.offers_batch_resources(self.kubectl.get("node", name)), 2 * REPORT_PERIOD_S)
+            self.wait(lambda: colocation.offers_batch_resources(self.kubectl.get("node", name)), REPORT_TIMEOUT_S)
         )
         # A dry run shows when the manager applies the profile.
         dry_run = ("create", "--dry-run=server", "-o", "json", "-f", pod)
@@ -260,17 +260,17 @@ class Scenario(DemoStage):
 
     def show_overcommit(self) -> None:
         self.title("Overcommitted resources follow the node's load")
-        self.judge(self.wait(self._follows, REPORT_PERIOD_S))
+        self.judge(self.wait(self._follows, REPORT_TIMEOUT_S))
         folder = self.folder / "overcommit"
         first, other = workload.cores()
         workload.write(folder, workload.rendered(self.settings.node_name, first, other, workload.OVERCOMMIT))
         self.kubectl.run("apply", "-f", str(folder))
         self.kubectl.run("wait", "-n", workload.NAMESPACE, "--for=condition=Ready", "pod/rush", "--timeout=60s")
-        self.judge(self.wait(self._follows, REPORT_PERIOD_S))
+        self.judge(self.wait(self._follows, REPORT_TIMEOUT_S))
         with self.progress.step("a report with the usage of rush") as step:
-            measured = self.wait(self._measured, 3 * REPORT_PERIOD_S)
+            measured = self.wait(self._measured, REPORT_TIMEOUT_S)
             step.done(measured.text)
-        self.judge(self.wait(self._follows, REPORT_PERIOD_S))
+        self.judge(self.wait(self._follows, REPORT_TIMEOUT_S))
         name = self.settings.node_name
         self.show("get", "node", name, "-o", OVERCOMMIT_COLUMNS)
         self.progress.say(f"$ koordctl node {name} --state-dir={self.state_dir}")
@@ -296,7 +296,7 @@ class Scenario(DemoStage):
     async def _report(self, note: Callable[[str], None]) -> tuple[NodeMetric, float]:
         """The first report whose window was sampled completely, and the monotonic time at which it was read."""
         needed = self._watched_from + AGGREGATE_S + 1
-        deadline = needed + 2 * REPORT_PERIOD_S + 10
+        deadline = needed + REPORT_TIMEOUT_S
         updates: list[Time] = []
         async with Client(ClientConfig.load(self.layout.admin_kubeconfig)) as client:
             while time.monotonic() < deadline:

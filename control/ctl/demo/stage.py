@@ -14,7 +14,9 @@ from control.ctl.node.state import NodeSettings
 from control.ctl.node.up import up
 from control.ctl.progress import TerminalProgress
 
-REPORT_PERIOD_S, AGGREGATE_S = 30, 60
+REPORT_PERIOD_S, AGGREGATE_S = 10, 60
+REPORT_TIMEOUT_S = 90.0
+"""Longest wait for what follows from a report."""
 TOP_TIMEOUT_S = 45.0
 """Longest wait for latency figures: two windows of 10 s, the start, and a margin."""
 STRICT_S = 22.0
