@@ -20,8 +20,10 @@ OWN_ENTRIES = 65536
 MIN_MATRIX, MAX_MATRIX = 4096, 16384
 MAX_OWN_ENTRIES = 262144
 """However many CPUs there are: from 65 on, each has fewer than `MIN_MATRIX`."""
-MAX_ROWS = 64
-"""Rows of counters. From 65 CPUs on, CPUs share them; below, counting needs no atomic operation."""
+MAX_ROWS = 32
+"""Rows of counters. From 33 CPUs on, CPUs share them; below, counting needs no atomic operation."""
+MAX_OWN_COUNTERS = 131072
+"""Slots of all rows together where CPUs cannot share rows: 64 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,8 @@ class Sizes:
     ``8*cgroups + rows*512*(cgroups+16) + cpus*(24*matrix + 2112) + 24*shared + 64*stamps`` bytes of kernel memory."""
 
     cpus: int
-    cgroups: int = 1024
+    cgroups: int = 2048
+    """All that run at times: 250 pods of four containers and the node's services are 1,100."""
     matrix: int = 0
     """Pairs per CPU, charged without atomic operations; 0 = an equal share of `OWN_ENTRIES`, within its limits."""
     shared: int = PAIRS
@@ -61,9 +64,11 @@ class Sizes:
         return self.cgroups + SPECIALS
 
     def without_shared(self) -> Sizes:
-        """The same for a program in which CPUs share nothing: the shared entries are divided among the CPUs."""
+        """The same for a program in which CPUs share nothing: the shared entries are divided among the CPUs, and
+        from 65 CPUs on there are fewer slots."""
         own = share(self.cpus * self.matrix + self.shared, self.cpus)
-        return replace(self, matrix=own, shared=0, rows=self.cpus)
+        cgroups = min(self.cgroups, share(MAX_OWN_COUNTERS, self.cpus))
+        return replace(self, cgroups=cgroups, matrix=own, shared=0, rows=self.cpus)
 
     def entries(self) -> dict[str, int]:
         """Map name -> entries."""

@@ -87,7 +87,7 @@ def test_settings_are_the_structures_of_the_headers() -> None:
 @pytest.mark.parametrize("cpus", [1, 2, 6, 8, 16, 64, 65, 96, 128, 240, 512, 4096])
 def test_the_memory_of_the_tables_is_bounded_whatever_the_number_of_cpus(cpus: int) -> None:
     sizes, io, net = Sizes(cpus), IoSizes.of(cpus), NetSizes.of(cpus)
-    assert (sizes.rows, io.rows, net.rows) == (min(cpus, 64), min(cpus, 8), min(cpus, 8))
+    assert (sizes.rows, io.rows, net.rows) == (min(cpus, 32), min(cpus, 8), min(cpus, 8))
     used = {
         "sched_latency": sum(
             entries * itemsize
@@ -120,6 +120,13 @@ def test_without_a_shared_part_there_are_as_many_entries_as_fit(cpus: int) -> No
     divided = Sizes(cpus).without_shared()
     assert divided.shared == 0
     assert entries / 2 < divided.entries()["matrix"] <= entries
+
+
+@pytest.mark.parametrize("cpus", [1, 33, 64, 65, 512, 4096])
+def test_rows_of_their_own_are_bounded_too(cpus: int) -> None:
+    sizes = Sizes(cpus).without_shared()
+    assert sizes.rows == cpus
+    assert sizes.rows * sizes.cgroups * layouts.SLOT_STATS.itemsize <= 64 << 20
 
 
 @pytest.mark.parametrize("wrong", [{"cgroups": 1000}, {"cgroups": 1 << 15}, {"stamps": 1}, {"cpus": 0}], ids=str)
