@@ -3,6 +3,8 @@ PY := build/venv/bin/python
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
+# Some images set it. Each program would compile its modules at every start, and pytest all tests for every group.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help:  ## this text

@@ -43,7 +43,7 @@ command -v python{PYTHON} >/dev/null || {{
   echo "kubectl koord needs python{PYTHON}, which is not in PATH" >&2
   exit 1
 }}
-PYTHONPATH=$here/lib PYTHONDONTWRITEBYTECODE=1 exec python{PYTHON} -m control.ctl.main "$@"
+PYTHONPATH=$here/lib exec python{PYTHON} -m control.ctl.main "$@"
 """
 
 
