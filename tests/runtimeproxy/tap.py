@@ -35,6 +35,7 @@ async def tap(listen: Path, target: Path) -> AsyncIterator[list[Passed]]:
                 kept += data
                 writer.write(data)
                 await writer.drain()
+        if not writer.is_closing():  # also after a reset: the sender was killed before it had read everything
             writer.write_eof()
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
