@@ -10,7 +10,6 @@
 # A test marked `timing` that fails runs again (tests/conftest.py); every other failure counts at once.
 # Exit status 1: something failed; 5: the arguments select no test at all.
 set -uo pipefail
-unset PYTHONDONTWRITEBYTECODE # see Makefile
 cd "$(dirname "$0")/.."
 LIMIT_S=${KOORD_TEST_LIMIT_S:-3420} # everything ends after this time, whatever hangs
 NO_TESTS=5                          # pytest's exit status when nothing was selected

@@ -12,13 +12,12 @@ import pytest
 import yaml
 
 from tests.kubernetes.components import ROOT
+from tests.kubernetes.test_suites import SUITES
 
 pytestmark = pytest.mark.kubernetes
 NAMESPACE = "koordinator-system"
 NO_GATES, GPU_GATE = "--feature-gates=", "--feature-gates=GPUEnvInject=true"
 """koordlet's flag as shipped, and with the gate that the suite needs."""
-NO_EXAMPLES = ("-k", "not object_of_the_documentation")
-"""They include objects that the embedded API server does not serve."""
 
 
 def gate_patch() -> str:
@@ -36,7 +35,7 @@ def test_the_end_to_end_suite_passes(image_archive: Path) -> None:
     steps = (
         [*kubectl, "patch", "daemonset", "koordlet", "--type=json", "-p", gate_patch()],
         [*kubectl, "rollout", "status", "daemonset/koordlet", "--timeout=240s"],
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/e2e/test_e2e_cluster.py", *NO_EXAMPLES],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *SUITES["end to end"]],
     )
     command = [sys.executable, "-m", "scripts.install.demo", "--once", "--images", str(image_archive)]
     command += ["--then", " && ".join(map(shlex.join, steps))]

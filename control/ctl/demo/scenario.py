@@ -61,7 +61,7 @@ class Scenario(DemoStage):
         self.show_processes()
         self.show_top()
         self.show_explanation()
-        self.show_metrics()  # over 60 s: those before it do not lengthen the demo
+        self.show_metrics()  # its 60 s pass during the steps before, too
         self.show_colocation()
         self.show_overcommit()
         self.stop()  # the sampled pods end in the next step

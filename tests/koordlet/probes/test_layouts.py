@@ -84,7 +84,7 @@ def test_settings_are_the_structures_of_the_headers() -> None:
     assert np.frombuffer(net, "i4").tolist() == [1, 63, 2, 0, 127, -8]
 
 
-@pytest.mark.parametrize("cpus", [1, 2, 6, 8, 16, 64, 65, 96, 128, 240, 512, 4096])
+@pytest.mark.parametrize("cpus", [1, 2, 6, 8, 16, 32, 33, 64, 65, 96, 128, 240, 512, 4096])
 def test_the_memory_of_the_tables_is_bounded_whatever_the_number_of_cpus(cpus: int) -> None:
     sizes, io, net = Sizes(cpus), IoSizes.of(cpus), NetSizes.of(cpus)
     assert (sizes.rows, io.rows, net.rows) == (min(cpus, 32), min(cpus, 8), min(cpus, 8))

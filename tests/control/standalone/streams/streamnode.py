@@ -36,7 +36,7 @@ class StreamNode:
         return [KUBECTL, f"--kubeconfig={self.kubeconfig}", *args]
 
     def env(self, protocol: str = "websocket") -> dict[str, str]:
-        return {"PATH": os.environ["PATH"], "HOME": str(self.root), "GOGC": "off", **BOTH_PROTOCOLS[protocol]}
+        return {"PATH": os.environ["PATH"], "HOME": str(self.root), **BOTH_PROTOCOLS[protocol]}
 
     def kubectl(
         self, *args: str, protocol: str = "websocket", stdin: bytes = b"", status: int | None = 0
