@@ -7,15 +7,13 @@ the step needs two cores.
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 from control.ctl.demo import judge, workload
 from control.ctl.demo.judge import DemoResult
-from control.ctl.demo.stage import REPORT_PERIOD_S, DemoStage, FiguresWait
+from control.ctl.demo.stage import REPORT_PERIOD_S, DemoStage
 from control.ctl.pagecommands import print_top
 from control.ctl.terminal import UNCUT_COLUMNS, SafeConsole
-from control.ctl.views.koordletclient import KoordletUnreachable, fetch_top
 from control.ctl.views.migrations import fetch_migrations, migrations_table, summaries
 from koordlet.api.crs.migration import PodMigrationJob
 from koordlet.api.pages.top import Top
@@ -85,36 +83,22 @@ class NeighbourMove:
     def _delayed(self) -> Top:
         """Wait until the neighbour is the worst culprit of web's waiting; returns koordlet's data."""
         names = [pod["metadata"]["name"] for pod in self._pods()]
-        wait = FiguresWait()
-        while True:
-            top = self._top(wait)
-            if judge.culprit_named(top, workload.VICTIM, names, shared=wait.shared).ok or wait.is_over:
-                break
-            time.sleep(1.0)
+        top = self._stage.figures(
+            lambda top, shared: judge.culprit_named(top, workload.VICTIM, names, shared=shared).ok
+        )
         self._print(top)
         self._stage.judge(judge.culprit_named(top, workload.VICTIM, names, shared=True))
         return top
 
     def _recovered(self, before: Top) -> DemoResult:
         """Wait until web waits much less than before."""
-        wait = FiguresWait()
-        while True:
-            top = self._top(wait)
-            verdict = judge.recovered(before, top, workload.VICTIM, workload.NEIGHBOUR, shared=wait.shared)
-            if verdict.ok or wait.is_over:
-                break
-            time.sleep(1.0)
-        self._print(top)
-        return judge.recovered(before, top, workload.VICTIM, workload.NEIGHBOUR, shared=True)
 
-    def _top(self, wait: FiguresWait) -> Top:
-        while True:
-            try:
-                return asyncio.run(fetch_top(self._stage.settings.koordlet_url))
-            except KoordletUnreachable:
-                if wait.is_over:
-                    raise
-            time.sleep(1.0)
+        def verdict(top: Top, shared: bool) -> DemoResult:
+            return judge.recovered(before, top, workload.VICTIM, workload.NEIGHBOUR, shared=shared)
+
+        top = self._stage.figures(lambda top, shared: verdict(top, shared).ok)
+        self._print(top)
+        return verdict(top, True)
 
     def _print(self, top: Top) -> None:
         url = self._stage.settings.koordlet_url

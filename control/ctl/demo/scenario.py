@@ -13,12 +13,12 @@ from control.ctl.demo import colocation, judge, overcommit, workload
 from control.ctl.demo.judge import DemoResult
 from control.ctl.demo.kernelfiles import Sampler, average, find_group, find_pod
 from control.ctl.demo.neighbour import NeighbourMove
-from control.ctl.demo.stage import AGGREGATE_S, REPORT_TIMEOUT_S, TOP_TIMEOUT_S, DemoStage, FiguresWait
+from control.ctl.demo.stage import AGGREGATE_S, REPORT_TIMEOUT_S, TOP_TIMEOUT_S, DemoStage
 from control.ctl.errors import CtlError
 from control.ctl.node.containers import AUTO
 from control.ctl.pagecommands import print_explanation, print_placement, print_top
 from control.ctl.progress import TerminalProgress
-from control.ctl.views.koordletclient import KoordletUnreachable, fetch_explanation, fetch_top
+from control.ctl.views.koordletclient import fetch_explanation
 from control.ctl.views.overcommit import overcommit_of
 from control.ctl.views.overcommit import page as node_page
 from control.ctl.views.placement import fetch_placement
@@ -136,7 +136,12 @@ class Scenario(DemoStage):
             ]
 
         with self.progress.step("a window of latency figures") as step:
-            top = self._until(url, lambda top, shared: all(each.ok for each in verdicts(top, shared=shared)), step.note)
+
+            def good(top: Top, shared: bool) -> bool:
+                step.note(judge.culprit_named(top, workload.VICTIM, workload.BATCH).text)
+                return all(verdict.ok for verdict in verdicts(top, shared=shared))
+
+            top = self.figures(good, step.note)
             step.done(f"{top.window:g} s")
         self.progress.say(f"$ koordctl top --once -n {workload.NAMESPACE} --koordlet-url={url}")
         print_top(top, self.progress.console, namespace=workload.NAMESPACE)
@@ -144,54 +149,30 @@ class Scenario(DemoStage):
         for verdict in verdicts(top, shared=True):
             self.judge(verdict)
 
-    def _until(self, url: str, good: Callable[[Top, bool], bool], note: Callable[[str], None]) -> Top:
-        """Poll until data are `good`, which also gets `FiguresWait.shared`; returns the last data at the timeout."""
-        wait = FiguresWait()
-        while True:
-            try:
-                top = asyncio.run(fetch_top(url))
-            except KoordletUnreachable as error:
-                if wait.is_over:
-                    raise
-                note(error.message)
-            else:
-                if good(top, wait.shared) or wait.is_over:
-                    return top
-                note(judge.culprit_named(top, workload.VICTIM, workload.BATCH).text)
-            time.sleep(1.0)
-
     def show_explanation(self) -> None:
         self.title("What interferes with web, and what to do about it")
         url = self.settings.koordlet_url
 
-        def explained() -> tuple[PodInterferenceReport, PodInterferenceReport]:
-            web, meter = (
-                asyncio.run(fetch_explanation(url, workload.NAMESPACE, pod))
-                for pod in (workload.VICTIM, workload.METER)
-            )
-            return web, meter
+        reports: list[PodInterferenceReport] = []
+        shared = False
 
         def verdicts(shared: bool) -> list[DemoResult]:
+            web, meter = reports
             return [
                 judge.interference_explained(web, workload.BATCH, shared=shared),
                 judge.own_trouble_explained(meter),
             ]
 
-        shared = False
-        wait = FiguresWait()
-        while True:
-            try:
-                web, meter = explained()
-                shared = shared or judge.has_foreign_work(asyncio.run(fetch_top(url)))
-            except KoordletUnreachable:
-                if wait.is_over:
-                    raise
-            else:
-                if all(verdict.ok for verdict in verdicts(shared and wait.shared)) or wait.is_over:
-                    break
-            time.sleep(1.0)
+        def good(top: Top, late: bool) -> bool:
+            nonlocal reports, shared
+            pods = (workload.VICTIM, workload.METER)
+            reports = [asyncio.run(fetch_explanation(url, workload.NAMESPACE, pod)) for pod in pods]
+            shared = shared or judge.has_foreign_work(top)
+            return all(verdict.ok for verdict in verdicts(shared and late))
+
+        self.figures(good)
         self.progress.say(f"$ koordctl explain pod {workload.VICTIM} -n {workload.NAMESPACE} --koordlet-url={url}")
-        print_explanation(web, self.progress.console)
+        print_explanation(reports[0], self.progress.console)
         self.progress.say()
         for verdict in verdicts(shared):
             self.judge(verdict)

@@ -13,6 +13,8 @@ from control.ctl.node.parts import Layout
 from control.ctl.node.state import NodeSettings
 from control.ctl.node.up import up
 from control.ctl.progress import TerminalProgress
+from control.ctl.views.koordletclient import KoordletUnreachable, fetch_top
+from koordlet.api.pages.top import Top
 
 REPORT_PERIOD_S, AGGREGATE_S = 10, 60
 REPORT_TIMEOUT_S = 90.0
@@ -22,22 +24,6 @@ TOP_TIMEOUT_S = 45.0
 STRICT_S = 22.0
 """Two windows: after them a result that other work on the machine explains ends the wait."""
 PIN_DIR = "/sys/fs/bpf/koordlet-demo"
-
-
-class FiguresWait:
-    """A wait for latency figures that show what is expected."""
-
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-
-    @property
-    def shared(self) -> bool:
-        """Whether the share of other work on this machine is taken into account."""
-        return time.monotonic() > self._began + STRICT_S
-
-    @property
-    def is_over(self) -> bool:
-        return time.monotonic() > self._began + TOP_TIMEOUT_S
 
 
 class DemoStage:
@@ -78,6 +64,23 @@ class DemoStage:
         while not (verdict := check()).ok and time.monotonic() < deadline:
             time.sleep(0.5)
         return verdict
+
+    def figures(self, good: Callable[[Top, bool], bool], note: Callable[[str], None] | None = None) -> Top:
+        """Poll koordlet until its data are `good`; returns the last ones after `TOP_TIMEOUT_S`. The second argument of
+        `good` is whether `STRICT_S` have passed. `note` gets the reason while koordlet does not answer."""
+        began = time.monotonic()
+        while True:
+            waited = time.monotonic() - began
+            try:
+                top = asyncio.run(fetch_top(self.settings.koordlet_url))
+                if good(top, waited > STRICT_S) or waited > TOP_TIMEOUT_S:
+                    return top
+            except KoordletUnreachable as error:
+                if waited > TOP_TIMEOUT_S:
+                    raise
+                if note is not None:
+                    note(error.message)
+            time.sleep(1.0)
 
     def title(self, words: str) -> None:
         self.progress.console.print(f"\n[bold]{words}[/]", markup=True)
