@@ -27,7 +27,7 @@ test: setup-test  ## every check and every test, on this kernel and in the guest
 .PHONY: test-kubernetes
 KUBERNETES ?= v1.35
 test-kubernetes: setup-test  ## install on a real Kubernetes (built on the first run) and test it there; KUBERNETES=v1.34
-	@tests/kubernetes/build.sh $(KUBERNETES) helm
+	@tests/kubernetes/build.sh $(KUBERNETES)
 	@KOORD_KUBERNETES=$(KUBERNETES) tests/kubernetes/run.sh tests/kubernetes $(PYTEST_ARGS)
 
 .PHONY: test-oracle

