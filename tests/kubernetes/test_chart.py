@@ -23,8 +23,9 @@ RELEASE = "koordinator"
 
 
 def helm(cluster: Kubernetes, *arguments: str) -> str:
+    program = Path(sys.executable).parent / "helm"
     done = subprocess.run(
-        [str(Path(sys.executable).parent / "helm"), *arguments], capture_output=True, text=True, timeout=300, check=False,
+        [str(program), *arguments], capture_output=True, text=True, timeout=300, check=False,
         env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig), "HOME": str(cluster.folder)},
     )  # fmt: skip
     assert done.returncode == 0, f"helm {' '.join(arguments)}: {done.stderr}{done.stdout}"
