@@ -23,10 +23,10 @@ async def until(done: Callable[..., Any], seconds: float = PATIENCE_S) -> Any:
             await asyncio.sleep(PAUSE_S)
 
 
-def wait_until(done: Callable[[], Any], what: str = "", seconds: float = PATIENCE_S) -> Any:
+def wait_until(done: Callable[[], Any], what: str = "", seconds: float = PATIENCE_S, pause: float = PAUSE_S) -> Any:
     """The same without an event loop; fails with the description of what did not come."""
     end = time.monotonic() + seconds
     while not (result := done()):
         assert time.monotonic() < end, f"not within {seconds:g} s: {what or done}"
-        time.sleep(PAUSE_S)
+        time.sleep(pause)
     return result

@@ -24,9 +24,9 @@ from control.standalone.kubelet.runtimes.criclient import CriClient
 from koordlet.api.cri.api_pb2 import UpdateContainerResourcesRequest
 from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, pod_dir, qos_dir
-from tests.koordlet.process import conftest as lab
 from tests.koordlet.process.cluster import NODE
 from tests.koordlet.process.fleet import MIB, Pod, PodSpec, quota, shares
+from tests.koordlet.process.podtree import HIERARCHIES
 from tests.runtimes.daemons import Daemon
 from tests.runtimes.pods import container_config, sandbox_config
 from tests.waiting import wait_until
@@ -77,7 +77,7 @@ class Ground:
         assert self.groups.version == 1, "containers are asked for v1's files"
         self.top = f"koord-process-{os.getpid()}-look{next(_serial)}"
         self.groups.create(self.top)
-        self.roots = {name: self.groups.roots[name] for name in lab.HIERARCHIES}
+        self.roots = {name: self.groups.roots[name] for name in HIERARCHIES}
         self.commands = tuple(self._showing(scratch))
 
     def _showing(self, scratch: Path) -> Iterator[str]:

@@ -21,8 +21,8 @@ import pytest
 
 from control.standalone.kubelet.runtimes.criclient import CriClient
 from koordlet.system.cgroup.naming import KubeQOS
-from tests.koordlet.process import conftest as lab
 from tests.koordlet.process.fleet import MIB, Need, PodSpec
+from tests.koordlet.process.patience import until
 from tests.koordlet.process.scene import Scene
 from tests.runtimeproxy.firstlook import Look, RunningPod, uptime
 from tests.runtimeproxy.installed import REGISTRATION, Observations, install, kill, log_step, roll_back
@@ -122,11 +122,11 @@ def admit_pinned(node: SystemdNode, scene: Scene, shown: Shown, kubelet: SliceKu
     bystander, lsr = kubelet.admit(BYSTANDER), kubelet.admit(LSR)
     shown.shown = [bystander, lsr]
     scene.publish()
-    lab.until(node.path(REGISTRATION).exists, "koordlet's registration")
+    until(node.path(REGISTRATION).exists, "koordlet's registration")
     pool = "koordlet_cpuset_share_pool_cpu_cores"
-    lab.until(lambda: scene.koordlet.answer("/metrics") and sum(scene.koordlet.values(pool)) == 1, "CPUs shared")
+    until(lambda: scene.koordlet.answer("/metrics") and sum(scene.koordlet.values(pool)) == 1, "CPUs shared")
     begun = scene.runs("qos")
-    lab.until(lambda: scene.runs("qos") > begun + 1, "a round with that pool")
+    until(lambda: scene.runs("qos") > begun + 1, "a round with that pool")
     log_step("koordlet has its pool")
     return bystander, lsr
 
@@ -179,7 +179,7 @@ def live(node: SystemdNode, scene: Scene, shown: Shown, folder: Path, story: Sto
     log_step("koordlet knows the containers")
     node.systemctl("daemon-reload")
     log_step(f"reloaded; pods have { ({pod.spec.name: settings(pod) for pod in pods}) }")
-    lab.until(lambda: {pod.spec.name: settings(pod) for pod in pods} == WANTED_OF_PODS, "pods' settings")
+    until(lambda: {pod.spec.name: settings(pod) for pod in pods} == WANTED_OF_PODS, "pods' settings")
     for pod, name in names:
         story.last[pod.spec.name, name] = kubelet.looks(pod, name, len(kubelet.looks(pod, name)))[-1]
         story.containers.add(pod.containers[name])

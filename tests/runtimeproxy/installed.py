@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from control.standalone.kubelet.runtimes.criclient import CriClient, CriError
-from tests.koordlet.process import conftest as lab
+from tests.koordlet.process.patience import until
 from tests.runtimeproxy.firstlook import uptime
 from tests.runtimeproxy.slicenode import BINARY, DOCKER, FLAGS_FILE, LOG, PROXY, UNIT, Runtime, docker
 from tests.runtimeproxy.systemdnode import SystemdNode
@@ -138,8 +138,8 @@ def kill(node: SystemdNode, runtime: Runtime, observed: Observations) -> None:
     """And wait until it responds again."""
     before = node.main_pid(UNIT)
     node.systemctl("kill", "--signal=KILL", UNIT)
-    lab.until(lambda: set(node.pids(UNIT)) - {before}, "another proxy")
-    lab.until(lambda: answers(node, runtime, PROXY), "an answer of it")
+    until(lambda: set(node.pids(UNIT)) - {before}, "another proxy")
+    until(lambda: answers(node, runtime, PROXY), "an answer of it")
     observed.pids, observed.restarts = (before, node.main_pid(UNIT)), node.show(UNIT, "NRestarts")
     log_step("the proxy is back")
 
@@ -151,14 +151,14 @@ def lose_power(node: SystemdNode, runtime: Runtime, observed: Observations) -> N
     for socket in (PROXY, runtime.socket):
         os.mknod(node.on_disk(socket), stat.S_IFSOCK | 0o600)
     node.boot()
-    lab.until(node.path("/run/kubelet-is-up").exists, "the kubelet")
+    until(node.path("/run/kubelet-is-up").exists, "the kubelet")
     observed.failed = node.systemctl("list-units", "--failed", "--plain", "--no-legend")
     for unit in runtime.services:
         observed.booted += [node.systemctl("is-active", unit, ok=False), node.show(unit, "NRestarts")]
         began, up = ("ExecMainStartTimestampMonotonic", "ActiveEnterTimestampMonotonic")
         observed.moments.append((int(node.show(unit, began)), int(node.show(unit, up))))
     observed.endpoint_booted = kubelets_endpoint(node, runtime)
-    lab.until(lambda: answers(node, runtime, PROXY), "an answer through the proxy")
+    until(lambda: answers(node, runtime, PROXY), "an answer through the proxy")
     observed.log = node.path(LOG).read_text()
     log_step("booted after a power cut")
 

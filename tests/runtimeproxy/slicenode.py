@@ -13,6 +13,7 @@ import subprocess
 import sys
 import urllib.error
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,8 +22,8 @@ from typing import Any, ClassVar, NamedTuple
 from control.standalone.containerd import images
 from control.standalone.containerd.config import Folder, configuration
 from koordlet.system.cgroup.naming import CgroupDriver, pod_dir
-from tests.koordlet.process import conftest as lab
 from tests.koordlet.process.fleet import MIB, PodSpec, quota, shares
+from tests.koordlet.process.koordletprocess import Koordlet
 from tests.koordlet.process.scene import Scene
 from tests.ports import free_port
 from tests.runtimeproxy.dockershim import Dockershim
@@ -200,12 +201,16 @@ class Shown:
         """Containers end with the node."""
 
 
-class NodeKoordlet(lab.Koordlet):
+class NodeKoordlet(Koordlet):
     """Runs as a service of the node."""
 
     node: ClassVar[SystemdNode]
 
-    def __init__(self, view: Any, *flags: str, standalone: bool = False) -> None:
+    def __init__(
+        self, view: Any, *flags: str, standalone: bool = False, environ: Mapping[str, str] | None = None
+    ) -> None:
+        """The unit has systemd's environment; `environ` must be empty."""
+        assert not environ
         self.port, self.view = free_port(), view
         words = [f"--addr=127.0.0.1:{self.port}", "--node-name=own-node", *flags]
         self.node.put("/etc/systemd/system/koordlet.service", service(f"/opt/koord/bin/koordlet {' '.join(words)}"))
@@ -305,8 +310,8 @@ def make_slices(node: SystemdNode) -> None:
 
 def scene_of(folder: Path, pods: Shown) -> Scene:
     """An API server and a kubelet's /pods, outside the node."""
-    tools = SimpleNamespace(until=lab.until, free_port=free_port, Koordlet=NodeKoordlet)
-    scene = Scene(tools, pods, SimpleNamespace(scratch=folder), folder, gates="BECPUSuppress=false")  # type: ignore[arg-type]
+    view, gates = SimpleNamespace(scratch=folder), "BECPUSuppress=false"
+    scene = Scene(pods, view, folder, gates=gates, koordlet_type=NodeKoordlet)  # type: ignore[arg-type]
     scene.kubelet.cgroup_driver = "systemd"
     return scene
 

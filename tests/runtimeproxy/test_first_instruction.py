@@ -19,9 +19,10 @@ import pytest
 
 from koordlet.system.cgroup.naming import KubeQOS
 from koordlet.system.cpu.cpuset import CPUSet
-from tests.koordlet.process import conftest as lab
 from tests.koordlet.process.fleet import MIB, Need, PodSpec
+from tests.koordlet.process.patience import PATIENCE_S, until
 from tests.koordlet.process.scene import Scene
+from tests.koordlet.process.view import View
 from tests.runtimeproxy.dockershim import Dockershim
 from tests.runtimeproxy.firstlook import Ground, Kubelet, Look, Pods, RunningPod, Values, uptime, within
 from tests.runtimeproxy.proxyprocess import ProxyProcess
@@ -105,7 +106,7 @@ class Story:
         self._show(own)
         self._wait_for_pool(len(ALL) - 1)
         begun = self.scene.runs("qos")
-        lab.until(lambda: self.scene.runs("qos") > begun + 1, "a round with that pool")
+        until(lambda: self.scene.runs("qos") > begun + 1, "a round with that pool")
         pods = [*own, *(kubelet.admit(spec) for spec in OTHERS)]
         for pod in pods:
             kubelet.sandbox(pod)
@@ -141,7 +142,7 @@ class Story:
             values = {(pod.spec.name, name): kubelet.looks(pod, name)[-1].values for pod, name in containers}
             return values == WANTED
 
-        wait_until(agreed, "every container as it should be", lab.PATIENCE)
+        wait_until(agreed, "every container as it should be", PATIENCE_S)
         self.scene.settle()
         for pod, name in containers:
             way.looks[pod.spec.name, name] = kubelet.looks(pod, name, len(kubelet.looks(pod, name)))
@@ -156,14 +157,14 @@ class Story:
     def _wait_for_pool(self, cpus: int) -> None:
         """Wait until koordlet's shared pool has `count` CPUs."""
         family = "koordlet_cpuset_share_pool_cpu_cores"
-        lab.until(lambda: sum(self.scene.koordlet.values(family)) == cpus, f"{cpus} CPUs for all to share")
+        until(lambda: sum(self.scene.koordlet.values(family)) == cpus, f"{cpus} CPUs for all to share")
 
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     scratch = tmp_path_factory.mktemp("view")
     ground = Ground(scratch)
-    view = lab.View(ground, scratch, bpffs=False, also=ground.commands)  # type: ignore[arg-type]
+    view = View(ground, scratch, bpffs=False, also=ground.commands)  # type: ignore[arg-type]
     logs = tmp_path_factory.mktemp("logs")
     registrations = view.scratch / "hookserver.d"
     registrations.mkdir()
@@ -171,7 +172,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     proxy = ProxyProcess(plain.socket, "--hook-timeout=100s")
     docker_proxy = ProxyProcess(docker.socket, "--hook-timeout=100s", "--backend-runtime-mode=Docker")
     proxy.hooks = docker_proxy.hooks = registrations
-    scene = Scene(lab, Pods(ground), view, tmp_path_factory.mktemp("cluster"), gates="BECPUSuppress=false")  # type: ignore[arg-type]
+    scene = Scene(Pods(ground), view, tmp_path_factory.mktemp("cluster"), gates="BECPUSuppress=false")  # type: ignore[arg-type]
     story = Story(scene, ground, logs)
     try:
         for daemon in (plain, nri, docker):
@@ -188,9 +189,9 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
             "--node-topology-sync-interval=0.3s",
         )
         scene.settle()
-        lab.until((registrations / "koordlet.json").exists, "koordlet's registration")
+        until((registrations / "koordlet.json").exists, "koordlet's registration")
         up = "koordlet_runtime_hook_protocol_up"
-        lab.until(lambda: scene.koordlet.values(up, protocol="nri") == [1.0], "koordlet registered with NRI")
+        until(lambda: scene.koordlet.values(up, protocol="nri") == [1.0], "koordlet registered with NRI")
         proxy.start()
         docker_proxy.start()
         story.hooked("proxy", Kubelet(ground, logs, proxy.socket), proxy)

@@ -55,7 +55,12 @@ from koordlet.api.pages.interference import PodInterferenceReport, VerdictReport
 from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
-from tests.koordlet.process import conftest as lab
+from tests.koordlet.process.kernelfigures import keyed
+from tests.koordlet.process.koordletprocess import Koordlet
+from tests.koordlet.process.patience import until
+from tests.koordlet.process.podtree import PodTree
+from tests.koordlet.process.programs import BURN, duty
+from tests.koordlet.process.view import View
 from tests.scale.figures import ROOT, Figure, report
 
 NOTHING, SELF, NEIGHBOUR = "nothing", "self", "neighbour"
@@ -216,9 +221,9 @@ class Stage:
     def __init__(self, scratch: Path, cpus: tuple[int, int]) -> None:
         self.cpus, self.scratch, self._loop = cpus, scratch, ""
         host = Host(Roots.host())
-        self.tree = lab.PodTree(host, CgroupDriver.CGROUPFS, HEAVY)
-        self.view = lab.View(self.tree, scratch)
-        self.koordlet = lab.Koordlet(self.view, "--feature-gates=CPICollector=true")
+        self.tree = PodTree(host, CgroupDriver.CGROUPFS, HEAVY)
+        self.view = View(self.tree, scratch)
+        self.koordlet = Koordlet(self.view, "--feature-gates=CPICollector=true")
         self._own = self.tree.roots["" if self.tree.v2 else "cpu"] / f"{self.tree.top}-koordlet"
         self._own.mkdir()
         name, weight = ("cpu.weight", 100 * HEAVY) if self.tree.v2 else ("cpu.shares", 1024 * HEAVY)
@@ -232,7 +237,7 @@ class Stage:
     def known(self, *containers: Any) -> None:
         """Wait until koordlet observes the pods."""
         for container in containers:
-            lab.until(partial(self._is_explained, container), "koordlet to see the pods", 30.0)
+            until(partial(self._is_explained, container), "koordlet to see the pods", 30.0)
 
     def _is_explained(self, container: Any) -> bool:
         return self.explained(container) is not None
@@ -244,7 +249,7 @@ class Stage:
     def used(self) -> float:
         """CPU seconds of all pods of the trial."""
         if self.tree.v2:
-            return lab.keyed(self.tree.path("cpu", "") / "cpu.stat")["usage_usec"] / 1e6
+            return keyed(self.tree.path("cpu", "") / "cpu.stat")["usage_usec"] / 1e6
         return int((self.tree.path("cpuacct", "") / "cpuacct.usage").read_text()) / 1e9
 
     def remove(self, *pods: tuple[Any, KubeQOS]) -> None:
@@ -283,7 +288,7 @@ class Stage:
         try:
             self.known(probe)
             time.sleep(WARM[1])  # each collector provides evidence at its second reading
-            result: dict[str, str] = lab.until(
+            result: dict[str, str] = until(
                 lambda: explanation.sources if (explanation := self.explained(probe)) else None, "evidence", 30.0
             )
             return result
@@ -319,13 +324,13 @@ def run_cpu(stage: Stage, scenario: Scenario, trial: Trial) -> None:
         with Judge() as judge:
             if scenario.kind == "self-quota":
                 victim.quota(scenario.quota)
-                judge.follow(victim.run(lab.BURN, mine))
+                judge.follow(victim.run(BURN, mine))
             elif scenario.kind == "self-threads":
-                judge.follow(*(victim.run(lab.BURN, mine) for _ in range(2 + scenario.weight)))
+                judge.follow(*(victim.run(BURN, mine) for _ in range(2 + scenario.weight)))
             elif scenario.kind == "partly":
-                judge.follow(*(victim.run(lab.duty(scenario.busy, scenario.busy), mine) for _ in range(2)))
+                judge.follow(*(victim.run(duty(scenario.busy, scenario.busy), mine) for _ in range(2)))
             else:
-                judge.follow(victim.run(lab.duty(scenario.busy, scenario.idle), mine))
+                judge.follow(victim.run(duty(scenario.busy, scenario.idle), mine))
             stage.known(victim, first, second, *crowd)
             busy_before = judge.busy(mine)
             time.sleep(scenario.warm)
@@ -334,15 +339,15 @@ def run_cpu(stage: Stage, scenario: Scenario, trial: Trial) -> None:
             began, used = time.monotonic(), stage.used()
             if trial.truth == NEIGHBOUR:
                 for pod in crowd:
-                    pod.run(lab.duty(0.01, 0.01 * (CROWD - 1)), mine)
-                code = in_bursts(scenario.burst) if scenario.kind == "bursts" else lab.BURN
+                    pod.run(duty(0.01, 0.01 * (CROWD - 1)), mine)
+                code = in_bursts(scenario.burst) if scenario.kind == "bursts" else BURN
                 for _ in range(0 if crowd else scenario.weight):
                     first.run(code, mine)
                 if scenario.kind == "cpu-two":
                     busy = 0.01
-                    second.run(lab.duty(busy, busy * (1 / scenario.share - 1)), mine)
+                    second.run(duty(busy, busy * (1 / scenario.share - 1)), mine)
             else:
-                first.run(lab.duty(0.02, 0.02), other)
+                first.run(duty(0.02, 0.02), other)
             watch(stage, trial, victim, began, {pod.pod_uid for pod in crowd} or {first.pod_uid})
             time.sleep(max(began + JUDGED_SECONDS + 1.0 - time.monotonic(), 0.0))
             trial.lost = judge.worst(began)
@@ -437,7 +442,7 @@ def run_softirq(stage: Stage, scenario: Scenario, trial: Trial) -> None:
     victim, neighbour = stage.pod(KubeQOS.BURSTABLE), stage.pod(KubeQOS.BESTEFFORT)
     try:
         with Judge() as judge:
-            judge.follow(victim.run(lab.duty(scenario.busy, scenario.idle), mine))
+            judge.follow(victim.run(duty(scenario.busy, scenario.idle), mine))
             stage.known(victim, neighbour)
             time.sleep(scenario.warm)
             began, before = time.monotonic(), judge.busy(mine)

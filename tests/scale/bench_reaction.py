@@ -41,9 +41,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, qos_dir
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
-from tests.koordlet.process import conftest as lab
 from tests.koordlet.process.fleet import Fleet, Need, Pod, PodSpec
+from tests.koordlet.process.kernelfigures import keyed
+from tests.koordlet.process.podtree import Container, PodTree
+from tests.koordlet.process.programs import BURN, duty
 from tests.koordlet.process.scene import Scene
+from tests.koordlet.process.view import View
+from tests.koordlet.process.witness import boot_time
 from tests.scale.figures import ROOT, Figure, report
 from tests.scale.lookcost import simulated_percent
 
@@ -145,15 +149,15 @@ class Stage:
     def __init__(self, scratch: Path, neighbours: int) -> None:
         usable = sorted(os.sched_getaffinity(0))
         self.mine, self.other = usable[-1], usable[0]
-        self.tree = lab.PodTree(Host(Roots.host()), CgroupDriver.CGROUPFS, HEAVY)
+        self.tree = PodTree(Host(Roots.host()), CgroupDriver.CGROUPFS, HEAVY)
         self.fleet = Fleet(self.tree)
         (self.web,) = self.fleet.add(PodSpec("web", KubeQOS.BURSTABLE, "LS", (Need(cpu=(1000, None)),)))
         specs = (PodSpec(f"batch-{place}", KubeQOS.BESTEFFORT, "BE") for place in range(neighbours))
         self.neighbours = self.fleet.add(*specs)
         for directory in (qos_dir(self.tree.driver, KubeQOS.BESTEFFORT), *(pod.dir for pod in self.neighbours)):
             self.fleet.write(directory, "cpu.shares", 1024)
-        self.view = lab.View(self.tree, scratch / "view")
-        self.scene = Scene(lab, self.fleet, self.view, scratch)
+        self.view = View(self.tree, scratch / "view")
+        self.scene = Scene(self.fleet, self.view, scratch)
         self._own = self.tree.roots["" if self.tree.v2 else "cpu"] / f"{self.tree.top}-koordlet"
 
     def open(self) -> None:
@@ -177,7 +181,7 @@ class Stage:
 
     def box(self, pod: Pod) -> Any:
         """The pod's container, to run programs in."""
-        return lab.Container(self.tree, pod.uid, pod.hashes[0], pod.container_dirs[0])
+        return Container(self.tree, pod.uid, pod.hashes[0], pod.container_dirs[0])
 
     @contextmanager
     def watched(self, trial: Trial, pid: int, pod: Pod) -> Iterator[None]:
@@ -212,11 +216,11 @@ class Stage:
         lines = Path("/proc/stat").read_text().splitlines()
         ticks = [int(text) for text in next(line for line in lines if line.startswith(f"cpu{self.mine} ")).split()[1:]]
         stolen = ticks[7] / os.sysconf("SC_CLK_TCK")
-        return Sample(lab.boot_time(), ran, waited, self._used(pod), stolen, self.quota(pod))
+        return Sample(boot_time(), ran, waited, self._used(pod), stolen, self.quota(pod))
 
     def _used(self, pod: Pod) -> float:
         if self.tree.v2:
-            return lab.keyed(self.tree.path("cpu", pod.dir) / "cpu.stat")["usage_usec"] / 1e6
+            return keyed(self.tree.path("cpu", pod.dir) / "cpu.stat")["usage_usec"] / 1e6
         return int((self.tree.path("cpuacct", pod.dir) / "cpuacct.usage").read_text()) / 1e9
 
 
@@ -224,19 +228,19 @@ def play(stage: Stage, kind: str, load: float, pod: Pod) -> Trial:
     """One trial: the service alone, then with its neighbour."""
     trial, service, batch = Trial(kind, load), stage.box(stage.web), stage.box(pod)
     try:
-        pid = service.run(lab.duty(BURST_SECONDS, BURST_SECONDS * (1 / load - 1)), stage.mine)
+        pid = service.run(duty(BURST_SECONDS, BURST_SECONDS * (1 / load - 1)), stage.mine)
         with stage.watched(trial, pid, pod):
             time.sleep(WARM_SECONDS)
-            trial.began = lab.boot_time()
+            trial.began = boot_time()
             if kind == "bursts":
                 batch.run(bursts(1.0, BURST_PERIOD_SECONDS - 1.0), stage.mine)
                 time.sleep(BURSTS * BURST_PERIOD_SECONDS)
             else:
-                batch.run(lab.BURN, stage.other if kind == "innocent" else stage.mine)
+                batch.run(BURN, stage.other if kind == "innocent" else stage.mine)
                 seconds = {"blip": BLIP_SECONDS, "innocent": INNOCENT_SECONDS, "idle": IDLE_SECONDS}
                 time.sleep(seconds.get(kind, STEADY_SECONDS))
             batch.end()
-            trial.ended = lab.boot_time()
+            trial.ended = boot_time()
             end = time.monotonic() + PATIENCE_SECONDS
             while kind == "blip" and stage.quota(pod) >= 0 and time.monotonic() < end:
                 time.sleep(SAMPLE_SECONDS)

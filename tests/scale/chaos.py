@@ -23,15 +23,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from koordlet.system.cgroup.naming import CgroupDriver
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
-from tests.koordlet.process import conftest as lab
 from tests.koordlet.process.chaos import Chaos
 from tests.koordlet.process.classes import ALL
 from tests.koordlet.process.controlplane import ControlPlane
 from tests.koordlet.process.fleet import Fleet
 from tests.koordlet.process.outages import small_state
+from tests.koordlet.process.podtree import PodTree
 from tests.koordlet.process.proxiedruntime import ProxiedRuntime
 from tests.koordlet.process.scene import Scene
 from tests.koordlet.process.storm import Storm
+from tests.koordlet.process.view import View
 from tests.scale.figures import Figure, report
 from tests.scale.soak import seconds_of
 from tests.steppedclock import SteppedClock
@@ -51,11 +52,11 @@ def main() -> int:
     options = parser.parse_args()
     print(f"# seed {options.seed}", flush=True)
     rng = random.Random(options.seed)
-    tree = lab.PodTree(Host(Roots.host()), CgroupDriver.CGROUPFS, 1)
+    tree = PodTree(Host(Roots.host()), CgroupDriver.CGROUPFS, 1)
     with tempfile.TemporaryDirectory(prefix="koord-chaos-") as scratch:
-        view = lab.View(tree, Path(scratch), bpffs=False)
+        view = View(tree, Path(scratch), bpffs=False)
         clock = SteppedClock(Path(scratch)) if options.duration else None
-        scene = Scene(lab, Fleet(tree), view, Path(scratch), environ=clock.environ if clock else None)
+        scene = Scene(Fleet(tree), view, Path(scratch), environ=clock.environ if clock else None)
         chaos = Chaos(scene, rng, ALL, MEMORY_MIB, _say)
         plane = ControlPlane(scene, Path(scratch))
         try:

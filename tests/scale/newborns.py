@@ -21,9 +21,10 @@ from koordlet.app.runner import run
 from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, pod_dir
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
-from tests.koordlet.process import conftest as tools
 from tests.koordlet.process.fleet import Fleet, Need, PodSpec
+from tests.koordlet.process.podtree import PodTree
 from tests.koordlet.process.scene import Scene
+from tests.koordlet.process.view import View
 from tests.koordlet.runtimehooks.hooknode import EXTENDED
 
 SPEC = {"resourceQOSStrategy": {"beClass": {"cpuQOS": {"enable": True}}, "lsClass": {"cpuQOS": {"enable": True}}}}
@@ -37,13 +38,13 @@ SHARES = "512"
 
 def sandbox_times(pods: int, calls: int) -> list[float]:
     """Milliseconds that each of `calls` sandboxes waited on a node with `pods` pods."""
-    tree = tools.PodTree(Host(Roots.host()), CgroupDriver.CGROUPFS, 1)
+    tree = PodTree(Host(Roots.host()), CgroupDriver.CGROUPFS, 1)
     fleet = Fleet(tree)
     try:
         with tempfile.TemporaryDirectory(prefix="koord-bench-") as name:
             (Path(name) / "view").mkdir()
-            view = tools.View(tree, Path(name) / "view")
-            scene = Scene(tools, fleet, view, Path(name))
+            view = View(tree, Path(name) / "view")
+            scene = Scene(fleet, view, Path(name))
             try:
                 fleet.add(*(_pod(number) for number in range(pods)))
                 scene.open(SPEC, cpus=2, memory_mib=4096)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from koordlet.system.cgroup.naming import KubeQOS
-from tests.koordlet.process.conftest import under_profile
+from tests.koordlet.process.view import under_profile
 
 pytestmark = pytest.mark.kernel
 

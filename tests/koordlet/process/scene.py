@@ -13,6 +13,9 @@ from typing import Any
 from koordlet.api.encoding import crdgen
 from tests.koordlet.process.cluster import NODE, TOKEN, Api, Kubelet
 from tests.koordlet.process.fleet import Fleet
+from tests.koordlet.process.koordletprocess import Koordlet
+from tests.koordlet.process.patience import until
+from tests.ports import free_port
 
 SLO = f"/apis/slo.koordinator.sh/v1alpha1/nodeslos/{NODE}"
 CRDS = ("nodeslos.slo.koordinator.sh",)
@@ -28,21 +31,20 @@ WAITING = "waiting for figures"
 
 
 class Scene:
-    """`tools` is the module of shared helpers (`conftest.py`)."""
-
     def __init__(
         self,
-        tools: Any,
         fleet: Fleet,
         view: Any,
         scratch: Path,
         *,
         gates: str = GATES,
         environ: Mapping[str, str] | None = None,
+        koordlet_type: type[Koordlet] = Koordlet,
     ) -> None:
         """`environ`: of API server and koordlet, besides this process's."""
-        self.tools, self.fleet, self.view, self.environ = tools, fleet, view, environ or {}
-        self.api = Api(scratch / "api", tools.free_port(), environ=self.environ)
+        self.fleet, self.view, self.environ = fleet, view, environ or {}
+        self._koordlet_type = koordlet_type
+        self.api = Api(scratch / "api", free_port(), environ=self.environ)
         self.kubelet = Kubelet(scratch)
         (view.scratch / "token").write_text(TOKEN)
         self._gates = gates
@@ -51,11 +53,11 @@ class Scene:
     def open(self, spec: dict[str, Any] | None, *, cpus: int, memory_mib: int, crds: Container[str] = CRDS) -> None:
         """The API server with a Node and its NodeSLO; None: the caller creates it."""
         self.api.start()
-        self.tools.until(self.api.ready, "the API server")
+        until(self.api.ready, "the API server")
         for crd in crdgen.documents().values():
             if crd["metadata"]["name"] in crds:
                 self.api.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
-        self.tools.until(lambda: self.api.find(SLO.rpartition("/")[0]), "NodeSLO served")
+        until(lambda: self.api.find(SLO.rpartition("/")[0]), "NodeSLO served")
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
         self.api.call("POST", "/api/v1/nodes", node)
         amounts = {"cpu": str(cpus), "memory": f"{memory_mib}Mi"}
@@ -82,7 +84,7 @@ class Scene:
         self.api.patch(f"/api/v1/nodes/{NODE}", {"metadata": {"annotations": annotations}})
 
     def start(self, *flags: str) -> Any:
-        self.koordlet = self.tools.Koordlet(
+        self.koordlet = self._koordlet_type(
             self.view, f"--kubeconfig={self.api.kubeconfig}", f"--kubelet-token-file={self.view.scratch / 'token'}",
             f"--feature-gates={self._gates}", *FLAGS, *flags, standalone=False,
             environ=self.environ,
@@ -104,10 +106,10 @@ class Scene:
     def settle(self, rounds: int = 2) -> None:
         """Until koordlet has the pods as they are now, decides, and has then finished `rounds` rounds."""
         first_round = self.runs("pods")
-        self.tools.until(lambda: self.runs("pods") >= first_round + 2, "two looks at the kubelet's pods")
-        self.tools.until(self.decides, "every strategy to have what it needs")
+        until(lambda: self.runs("pods") >= first_round + 2, "two looks at the kubelet's pods")
+        until(self.decides, "every strategy to have what it needs")
         begun = self.runs("qos")
-        self.tools.until(lambda: self.runs("qos") > begun + rounds, f"{rounds} rounds")
+        until(lambda: self.runs("qos") > begun + rounds, f"{rounds} rounds")
 
     def stop(self) -> int:
         """Orderly; the exit status."""

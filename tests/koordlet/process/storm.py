@@ -29,6 +29,7 @@ from tests.koordlet.process.outages import (
     SilentKubelet,
     StoppedApiServer,
 )
+from tests.koordlet.process.patience import until
 from tests.koordlet.process.proxiedruntime import ProxiedRuntime
 from tests.koordlet.process.scene import SLO
 from tests.processmemory import resident_mib
@@ -117,7 +118,7 @@ class Storm:
         finally:
             self._thaw()
             ledger.end()
-        scene.tools.until(lambda: not ledger.unbound(), "a node for every pod")
+        until(lambda: not ledger.unbound(), "a node for every pod")
         self.written, self.unanswered = len(ledger.created) + len(ledger.deleted), ledger.unanswered
         self.wrong += [f"turn {at}: {what}" for at, turn in enumerate(self.turns, 1) for what in turn.wrong]
         self.wrong += [f"lost: {what}" for what in ledger.wrong()]
@@ -166,13 +167,13 @@ class Storm:
         """Until everything runs, and koordlet has finished its rounds with the NodeSLO of now."""
         scene, chaos = self.chaos.scene, self.chaos
         began = time.monotonic()
-        scene.tools.until(scene.api.ready, "the API server")
+        until(scene.api.ready, "the API server")
         if change:
             chaos.policy = self.rng.choice(chaos.policies)
             self.plane.configure(documents(chaos.policy))
         policy = chaos.policy
         assert policy is not None
-        scene.tools.until(lambda: self.plane.asks(documents(policy)), "the manager's NodeSLO")
+        until(lambda: self.plane.asks(documents(policy)), "the manager's NodeSLO")
         for _ in range(2):  # the first event may be of a list from before
             self._await_mark()
         scene.publish()
@@ -194,7 +195,7 @@ class Storm:
             time.sleep(0.2)
             return self._received() != before
 
-        scene.tools.until(received, "koordlet's watch of NodeSLO")
+        until(received, "koordlet's watch of NodeSLO")
 
     def _received(self) -> tuple[str, ...]:
         """koordlet's counts of lists and events of its NodeSLO."""

@@ -14,6 +14,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ import yaml
 from koordlet.api.encoding import crdgen
 from koordlet.system.cgroup.naming import KubeQOS
 from tests.koordlet.process.cluster import METRIC, NODE, TOKEN, TOPOLOGY, Api, Kubelet
+from tests.koordlet.process.patience import until
+from tests.koordlet.process.programs import BURN, duty
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.kernel, pytest.mark.runtime, pytest.mark.timing]
 
@@ -171,11 +175,11 @@ def _pod(container: Any, name: str, qos: str, kube_qos: KubeQOS, **resources: st
     }
 
 
-def _populate(api: Api, kubelet: Kubelet, tools: Any) -> None:
+def _populate(api: Api, kubelet: Kubelet) -> None:
     for crd in crdgen.documents().values():
         api.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
     for path in (METRIC, TOPOLOGY):
-        tools.until(lambda path=path: api.find(path.rpartition("/")[0]), "the custom kinds")
+        until(partial(api.find, path.rpartition("/")[0]), "the custom kinds")
     api.call("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
     status = {
         "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
@@ -195,24 +199,24 @@ def _populate(api: Api, kubelet: Kubelet, tools: Any) -> None:
 
 @pytest.fixture(scope="module")
 def prometheus(
-    tools: Any, trees: Any, views: Any, koordlets: Any, cpus: Any, tmp_path_factory: pytest.TempPathFactory
+    trees: Any, views: Any, koordlets: Any, cpus: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Prometheus]:
     tree = trees()
     (web,), (job,) = tree.pod(KubeQOS.BURSTABLE), tree.pod(KubeQOS.BESTEFFORT)
     directory = tmp_path_factory.mktemp("dashboards")
-    api, kubelet = Api(directory / "api", tools.free_port()), Kubelet(directory)
+    api, kubelet = Api(directory / "api", free_port()), Kubelet(directory)
     servers: list[Prometheus] = []
     try:
         api.start()
-        tools.until(api.ready, "the API server")
-        _populate(api, kubelet, tools)
+        until(api.ready, "the API server")
+        _populate(api, kubelet)
         batch = {"kubernetes.io/batch-cpu": "1000", "kubernetes.io/batch-memory": "256Mi"}
         kubelet.pods = [
             _pod(web, "web", "LS", KubeQOS.BURSTABLE, cpu="1"),
             _pod(job, "job", "BE", KubeQOS.BESTEFFORT, **batch),
         ]
-        web.run(tools.duty(0.02, 0.02), cpus[0])
-        job.run(tools.BURN, cpus[0])
+        web.run(duty(0.02, 0.02), cpus[0])
+        job.run(BURN, cpus[0])
         web.quota(0.4)
         view = views(tree)
         (view.scratch / "token").write_text(TOKEN)
@@ -227,9 +231,9 @@ def prometheus(
             standalone=False,
         )  # fmt: skip
         koordlet.wait()
-        servers.append(_scraping(koordlet.port, tools.free_port(), directory))
+        servers.append(_scraping(koordlet.port, free_port(), directory))
         reported = 'koordlet_node_metric_reports_total{status="succeeded"} > 0'
-        tools.until(lambda: servers[0].ask(reported), f"a report (log: {koordlet.log_path})")
+        until(lambda: servers[0].ask(reported), f"a report (log: {koordlet.log_path})")
         yield servers[0]
     finally:
         for server in servers:
@@ -262,12 +266,12 @@ def _reasons(expr: str) -> set[str]:
 
 
 @pytest.mark.parametrize("expr", queries())
-def test_query(prometheus: Prometheus, tools: Any, expr: str) -> None:
+def test_query(prometheus: Prometheus, expr: str) -> None:
     query = substituted(expr)
     if _reasons(expr):
         assert prometheus.ask(query) is not None, "is understood"
     else:
-        tools.until(lambda: prometheus.ask(query), f"data for {query}")
+        until(lambda: prometheus.ask(query), f"data for {query}")
 
 
 def test_every_exception_is_needed_by_a_query() -> None:
@@ -276,18 +280,18 @@ def test_every_exception_is_needed_by_a_query() -> None:
 
 
 @pytest.mark.parametrize("rule", [pytest.param(rule, id=rule["record"]) for rule in rules("record")])
-def test_recorded(prometheus: Prometheus, tools: Any, rule: dict[str, str]) -> None:
-    tools.until(lambda: prometheus.ask(rule["record"]), "a recorded sample")
+def test_recorded(prometheus: Prometheus, rule: dict[str, str]) -> None:
+    until(lambda: prometheus.ask(rule["record"]), "a recorded sample")
 
 
-def test_rules_are_evaluated_and_only_true_alerts_are_raised(prometheus: Prometheus, tools: Any) -> None:
+def test_rules_are_evaluated_and_only_true_alerts_are_raised(prometheus: Prometheus) -> None:
     """A healthy koordlet on a machine that may lack features: nothing but that is complained of."""
 
     def evaluated() -> Callable[[], Any] | Any:
         loaded_rules = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
         return loaded_rules if all(rule["health"] != "unknown" for rule in loaded_rules) else None
 
-    loaded_rules = tools.until(evaluated, "every rule evaluated")
+    loaded_rules = until(evaluated, "every rule evaluated")
     assert {rule["name"]: rule.get("lastError") for rule in loaded_rules if rule["health"] != "ok"} == {}
     assert {rule["name"] for rule in loaded_rules} == {
         rule.get("record") or rule["alert"] for kind in ("record", "alert") for rule in rules(kind)

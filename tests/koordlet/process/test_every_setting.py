@@ -96,10 +96,10 @@ class Play:
 
 
 @pytest.fixture(scope="module")
-def play(tools: Any, trees: Any, views: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
+def play(trees: Any, views: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
     pods = Fleet(trees())
     pods.add(*every_class())
-    scene = Scene(tools, pods, views(pods.tree), tmp_path_factory.mktemp("cluster"))
+    scene = Scene(pods, views(pods.tree), tmp_path_factory.mktemp("cluster"))
     try:
         scene.open(documents(FULL), cpus=CPUS, memory_mib=MEMORY_MIB)
         yield Play(scene)

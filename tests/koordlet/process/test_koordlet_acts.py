@@ -19,6 +19,11 @@ import pytest
 from koordlet.api.encoding import crdgen
 from koordlet.system.cgroup.naming import KubeQOS, pod_dir
 from tests.koordlet.process.cluster import NODE, TOKEN, Api, Kubelet
+from tests.koordlet.process.kernelfigures import run_delay_seconds
+from tests.koordlet.process.patience import until
+from tests.koordlet.process.programs import BURN, duty, touch
+from tests.koordlet.process.witness import Witness, boot_time
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
@@ -67,13 +72,13 @@ def _pod(container: Any, name: str, qos: str, kube_qos: KubeQOS) -> dict[str, An
     }  # fmt: skip
 
 
-def _cluster(api: Api, kubelet: Kubelet, tools: Any) -> None:
+def _cluster(api: Api, kubelet: Kubelet) -> None:
     api.start()
-    tools.until(api.ready, "the API server")
+    until(api.ready, "the API server")
     for crd in crdgen.documents().values():
         if crd["metadata"]["name"] == "nodeslos.slo.koordinator.sh":
             api.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
-    tools.until(lambda: api.find(SLO.rpartition("/")[0]), "NodeSLO served")
+    until(lambda: api.find(SLO.rpartition("/")[0]), "NodeSLO served")
     api.call("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
     amounts = {"cpu": "2", "memory": "4Gi"}
     status = {"addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
@@ -98,13 +103,13 @@ def _quota(tree: Any, container: Any) -> Callable[[], int]:
 
 @pytest.fixture(scope="module")
 def history(
-    tools: Any, trees: Any, views: Any, koordlets: Any, cpus: Any, tmp_path_factory: pytest.TempPathFactory
+    trees: Any, views: Any, koordlets: Any, cpus: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[History]:
     tree = trees(weight=100)  # strangers hardly count
     (service,), (burner,) = tree.pod(KubeQOS.BURSTABLE), tree.pod(KubeQOS.BESTEFFORT)
     (idler,) = tree.pod(KubeQOS.BESTEFFORT)
     directory = tmp_path_factory.mktemp("cluster")
-    api, kubelet = Api(directory / "api", tools.free_port()), Kubelet(directory)
+    api, kubelet = Api(directory / "api", free_port()), Kubelet(directory)
     kubelet.pods = [
         _pod(service, "web", "LS", KubeQOS.BURSTABLE),
         _pod(burner, "burn", "BE", KubeQOS.BESTEFFORT),
@@ -113,12 +118,12 @@ def history(
     view = views(tree)
     (view.scratch / "token").write_text(TOKEN)
     try:
-        _cluster(api, kubelet, tools)
+        _cluster(api, kubelet)
         koordlet = koordlets(
             view, f"--kubeconfig={api.kubeconfig}", f"--kubelet-token-file={view.scratch / 'token'}",
             "--kubelet-sync-interval=1s", "--enable-node-metric-report=false", standalone=False,
         ).wait()  # fmt: skip
-        yield _live(tools, api, koordlet, (service, burner, idler), _quota(tree, burner), _quota(tree, idler), cpus[0])
+        yield _live(api, koordlet, (service, burner, idler), _quota(tree, burner), _quota(tree, idler), cpus[0])
     finally:
         kubelet.close()
         if api.process is not None:
@@ -140,46 +145,46 @@ def _condition(api: Api, status: str) -> dict[str, Any] | None:
 
 
 def _live(
-    tools: Any, api: Api, koordlet: Any, pods: Any, quota: Callable[[], int], bystander: Callable[[], int], cpu: int
+    api: Api, koordlet: Any, pods: Any, quota: Callable[[], int], bystander: Callable[[], int], cpu: int
 ) -> History:
     service, burner, idler = pods
     history = History(before=quota())
-    idler.run(tools.touch(1), cpu)
-    pid = service.run(tools.duty(*SERVICE), cpu)
-    burner.run(tools.BURN, cpu)
-    with tools.Witness({"wait": lambda: tools.run_delay_seconds(pid)}) as witness:
-        started = tools.boot_time()
-        tools.until(lambda: quota() > 0, "a first step")
-        tightened = tools.boot_time()
-        history.page = tools.until(
+    idler.run(touch(1), cpu)
+    pid = service.run(duty(*SERVICE), cpu)
+    burner.run(BURN, cpu)
+    with Witness({"wait": lambda: run_delay_seconds(pid)}) as witness:
+        started = boot_time()
+        until(lambda: quota() > 0, "a first step")
+        tightened = boot_time()
+        history.page = until(
             lambda: (page := json.loads(koordlet.get("/enforcement"))).get("heldBack", [{}])[0].get("floor") and page,
             "the floor",
         )
-        history.floor = tools.until(quota, "the quota")
-        reached = tools.boot_time()
+        history.floor = until(quota, "the quota")
+        reached = boot_time()
         history.culprit = json.loads(koordlet.get("/interference?pod=default/burn"))
         history.victim = json.loads(koordlet.get("/interference?pod=default/web"))
         history.families = koordlet.families()
         history.bystander = bystander()
-        tools.until(lambda: tools.boot_time() > reached + 4.5, "seconds at the floor")
+        until(lambda: boot_time() > reached + 4.5, "seconds at the floor")
         history.hurt = witness.delta("wait", started + 0.3, tightened) / (tightened - started - 0.3)
         history.relieved = witness.delta("wait", reached + 0.3, reached + 4.3) / 4.0
     burner.end()
-    tools.until(lambda: quota() == history.before, "everything restored")
+    until(lambda: quota() == history.before, "everything restored")
     history.freed = quota()
 
     def told() -> dict[tuple[str, str], dict[str, Any]]:
         items = api.call("GET", "/api/v1/namespaces/default/events")["items"]
         return {(item["involvedObject"]["name"], item["reason"]): item for item in items}
 
-    tools.until(lambda: ("burn", "InterferenceFreed") in told(), "the last Event")
+    until(lambda: ("burn", "InterferenceFreed") in told(), "the last Event")
     api.patch(SLO, {"spec": {"cpuBurstStrategy": {"policy": "always"}, "systemStrategy": {"watermarkScaleFactor": 20}}})
-    history.invalid = tools.until(lambda: _condition(api, "True"), "the condition on the Node")
+    history.invalid = until(lambda: _condition(api, "True"), "the condition on the Node")
     history.not_taken = json.loads(koordlet.get("/enforcement"))["nodeSLO"]
     history.problems = koordlet.values("koordlet_node_slo_problems", section="cpuBurstStrategy")
-    tools.until(lambda: (NODE, "NodeSLONotTaken") in told(), "the Event on the Node")
+    until(lambda: (NODE, "NodeSLONotTaken") in told(), "the Event on the Node")
     api.patch(SLO, {"spec": {"cpuBurstStrategy": {"policy": "none"}}})
-    history.valid = tools.until(lambda: _condition(api, "False"), "the condition taken back")
+    history.valid = until(lambda: _condition(api, "False"), "the condition taken back")
     history.events = told()
     history.log = koordlet.log
     assert koordlet.terminate() == 0

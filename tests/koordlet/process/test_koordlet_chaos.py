@@ -20,9 +20,9 @@ KILLS, PODS = 5, 20
 
 
 @pytest.fixture
-def scene(tools: Any, trees: Any, views: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(trees: Any, views: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     pods = Fleet(trees())
-    scene = Scene(tools, pods, views(pods.tree), tmp_path_factory.mktemp("cluster"))
+    scene = Scene(pods, views(pods.tree), tmp_path_factory.mktemp("cluster"))
     yield scene
     scene.close()
 

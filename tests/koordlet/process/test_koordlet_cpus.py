@@ -16,6 +16,7 @@ import pytest
 from koordlet.system.cgroup.naming import KubeQOS, qos_dir
 from koordlet.system.cpu.cpuset import CPUSet
 from tests.koordlet.process.fleet import Fleet, Need, Pod, PodSpec, State, differences, walk
+from tests.koordlet.process.patience import until
 from tests.koordlet.process.scene import Scene
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
@@ -64,11 +65,11 @@ class History:
 
 
 @pytest.fixture(scope="module")
-def scene(tools: Any, trees: Any, views: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(trees: Any, views: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     tree = trees()
     fleet = Fleet(tree)
     fleet.add(*SPECS)
-    scene = Scene(tools, fleet, views(tree), tmp_path_factory.mktemp("cluster"), gates=GATES)
+    scene = Scene(fleet, views(tree), tmp_path_factory.mktemp("cluster"), gates=GATES)
     try:
         scene.open(SLO, cpus=len(ALL), memory_mib=4096)
         yield scene
@@ -87,7 +88,7 @@ def _ask(scene: Scene, *, enabled: bool) -> None:
 @pytest.fixture(scope="module")
 def history(scene: Scene) -> History:
     """All of it, in order."""
-    tree, until = scene.fleet.tree, scene.tools.until
+    tree = scene.fleet.tree
     history = History({pod.spec.name: pod for pod in scene.fleet.pods.values()}, walk(tree))
     _ask(scene, enabled=True)
     scene.start()

@@ -16,6 +16,7 @@ from koordlet.system.cgroup.naming import KubeQOS
 from koordlet.system.resctrl import Schemata, read_schemata
 from tests.koordlet import resctrlfs
 from tests.koordlet.process.fleet import Fleet, PodSpec
+from tests.koordlet.process.patience import until
 from tests.koordlet.process.scene import Scene
 
 pytestmark = pytest.mark.kernel
@@ -61,13 +62,13 @@ class Cache:
 
 
 @pytest.fixture
-def scene(tools: Any, trees: Any, views: Any, tmp_path: Path, resctrl_vendor: str) -> Iterator[Scene]:
+def scene(trees: Any, views: Any, tmp_path: Path, resctrl_vendor: str) -> Iterator[Scene]:
     fleet = Fleet(trees())
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(CPUINFO[resctrl_vendor])
     view = views(fleet.tree, also=(f"mount --bind {cpuinfo} /proc/cpuinfo",))
     (view.sys_fs / "resctrl").mkdir()
-    scene = Scene(tools, fleet, view, tmp_path, gates="Resctrl=true")
+    scene = Scene(fleet, view, tmp_path, gates="Resctrl=true")
     try:
         yield scene
     finally:
@@ -87,7 +88,7 @@ def schemata(mask: int, bandwidth: int) -> Schemata:
 
 
 def test_the_cache_is_divided_and_whole_again(scene: Scene, cache: Cache, resctrl_vendor: str) -> None:
-    fleet, tools = scene.fleet, scene.tools
+    fleet = scene.fleet
     batch, service, own = fleet.add(
         PodSpec("batch", KubeQOS.BESTEFFORT, "BE"),
         PodSpec("web", KubeQOS.BURSTABLE, "LS"),
@@ -117,7 +118,7 @@ def test_the_cache_is_divided_and_whole_again(scene: Scene, cache: Cache, resctr
         return scene.koordlet.answer("/enforcement") is not None
 
     scene.start()
-    tools.until(lambda: alive() and cache.groups() == expected, "groups, schemata and threads")
+    until(lambda: alive() and cache.groups() == expected, "groups, schemata and threads")
     assert threads(service), "in no group: resctrl is off for its class"
     scene.koordlet.kill()
     assert cache.groups() == expected
@@ -125,9 +126,9 @@ def test_the_cache_is_divided_and_whole_again(scene: Scene, cache: Cache, resctr
     fleet.remove(own.uid)
     scene.publish()
     scene.start()
-    tools.until(lambda: alive() and cache.groups() == {}, "removal of the groups that the killed process left")
+    until(lambda: alive() and cache.groups() == {}, "removal of the groups that the killed process left")
     assert (cache.root / "schemata").read_text() == root_schemata
     scene.ask(ON)
-    tools.until(lambda: cache.groups().keys() == {"BE", "LS", "LSR"}, "groups again")
+    until(lambda: cache.groups().keys() == {"BE", "LS", "LSR"}, "groups again")
     assert scene.stop() == 0
     assert cache.groups() == {}

@@ -20,6 +20,9 @@ from koordlet.api.encoding import crdgen
 from koordlet.resourceexecutor.takeover import MARK
 from koordlet.system.cgroup.naming import KubeQOS, pod_dir
 from tests.koordlet.process.cluster import NODE, TOKEN, Api, Kubelet
+from tests.koordlet.process.patience import until
+from tests.koordlet.process.programs import BURN, duty
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
@@ -69,13 +72,13 @@ def _pod(container: Any, name: str, qos: str, kube_qos: KubeQOS, resources: dict
     }
 
 
-def _cluster(api: Api, kubelet: Kubelet, tools: Any) -> None:
+def _cluster(api: Api, kubelet: Kubelet) -> None:
     api.start()
-    tools.until(api.ready, "the API server")
+    until(api.ready, "the API server")
     for crd in crdgen.documents().values():
         if crd["metadata"]["name"] == "nodeslos.slo.koordinator.sh":
             api.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
-    tools.until(lambda: api.find(SLO.rpartition("/")[0]), "NodeSLO served")
+    until(lambda: api.find(SLO.rpartition("/")[0]), "NodeSLO served")
     api.call("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
     amounts = {"cpu": "2", "memory": "4Gi"}
     status = {
@@ -104,7 +107,7 @@ def _settings(tree: Any, service: Any) -> Callable[[], tuple[int, int, int, int]
 
 @pytest.fixture(scope="module")
 def history(
-    tools: Any, trees: Any, views: Any, koordlets: Any, cpus: Any, tmp_path_factory: pytest.TempPathFactory
+    trees: Any, views: Any, koordlets: Any, cpus: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[History]:
     tree = trees()
     (service,), (batch,) = tree.pod(KubeQOS.BURSTABLE), tree.pod(KubeQOS.BESTEFFORT)
@@ -114,10 +117,10 @@ def history(
             (group / "cpu.max").write_text(f"{LIMIT_US} 100000")
         else:
             (group / "cpu.cfs_quota_us").write_text(str(LIMIT_US))
-    service.run(tools.duty(0.02, 0.04), cpus[0])
-    batch.run(tools.BURN, cpus[0])
+    service.run(duty(0.02, 0.04), cpus[0])
+    batch.run(BURN, cpus[0])
     directory = tmp_path_factory.mktemp("cluster")
-    api, kubelet = Api(directory / "api", tools.free_port()), Kubelet(directory)
+    api, kubelet = Api(directory / "api", free_port()), Kubelet(directory)
     limits = {"limits": {"cpu": "500m"}}
     kubelet.pods = [
         _pod(service, "web", "LS", KubeQOS.BURSTABLE, limits),
@@ -134,8 +137,8 @@ def history(
         )  # fmt: skip
 
     try:
-        _cluster(api, kubelet, tools)
-        yield _live(tools, api, start, view, _settings(tree, service))
+        _cluster(api, kubelet)
+        yield _live(api, start, view, _settings(tree, service))
     finally:
         kubelet.close()
         if api.process is not None:
@@ -144,7 +147,7 @@ def history(
             container.end()
 
 
-def _live(tools: Any, api: Api, start: Callable[[], Any], view: Any, settings: Callable[[], Any]) -> History:
+def _live(api: Api, start: Callable[[], Any], view: Any, settings: Callable[[], Any]) -> History:
     history = History(before=settings())
 
     def suppressed() -> Any:
@@ -152,9 +155,9 @@ def _live(tools: Any, api: Api, start: Callable[[], Any], view: Any, settings: C
         return quota > 0 and all(rest) and settings()
 
     koordlet = start()
-    history.on = tools.until(suppressed, "settings of NodeSLO")
+    history.on = until(suppressed, "settings of NodeSLO")
     history.page = json.loads(koordlet.get("/enforcement"))
-    history.families = tools.until(
+    history.families = until(
         lambda: (families := koordlet.families()).get("koordlet_be_suppress_cpu_cores") and families, "figures"
     )
     history.ledger = (view.state / "settings.json").read_text()
@@ -162,20 +165,20 @@ def _live(tools: Any, api: Api, start: Callable[[], Any], view: Any, settings: C
     history.killed = settings()
     api.patch(SLO, {"spec": OFF})
     koordlet = start()
-    tools.until(lambda: settings() == history.before, "restoring of what the killed one left")
+    until(lambda: settings() == history.before, "restoring of what the killed one left")
     history.off = settings()
     api.patch(SLO, {"spec": ON})
-    tools.until(suppressed, "settings before the predecessor ends")
+    until(suppressed, "settings before the predecessor ends")
     koordlet.kill()
     history.left = settings()
     (view.state / "settings.json").unlink()
     (view.scratch / "run" / MARK).mkdir(parents=True)
     api.patch(SLO, {"spec": OFF})
     koordlet = start()
-    tools.until(lambda: settings() == history.before, "resetting of what the predecessor left")
+    until(lambda: settings() == history.before, "resetting of what the predecessor left")
     history.taken_over = settings()
     api.patch(SLO, {"spec": ON})
-    history.again = tools.until(suppressed, "the settings again")
+    history.again = until(suppressed, "the settings again")
     history.status = koordlet.terminate()
     history.stopped = settings()
     return history

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS
+from tests.koordlet.process.patience import until
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
@@ -46,17 +47,17 @@ def rows(koordlet: Any) -> set[str]:
 
 @pytest.mark.parametrize("driver", list(CgroupDriver), ids=lambda driver: driver.value)
 def test_pods_are_known_before_the_next_poll(
-    trees: Callable[..., Any], views: Any, koordlets: Any, tools: Any, driver: CgroupDriver
+    trees: Callable[..., Any], views: Any, koordlets: Any, driver: CgroupDriver
 ) -> None:
     tree = trees(driver)
     koordlet = start(koordlets, views(tree))
     (first,), (second, third) = tree.pod(KubeQOS.BURSTABLE), tree.pod(KubeQOS.BESTEFFORT, 2)  # kubepods is made here
-    tools.until(lambda: {first.key, second.key, third.key} <= rows(koordlet), "the new containers in /top")
+    until(lambda: {first.key, second.key, third.key} <= rows(koordlet), "the new containers in /top")
     third.remove()
     tree.containers.remove(third)
-    tools.until(lambda: third.key not in rows(koordlet), "the removed container to leave /top")
+    until(lambda: third.key not in rows(koordlet), "the removed container to leave /top")
     tree.remove_pod(first.pod_uid, KubeQOS.BURSTABLE)
-    tools.until(lambda: first.key not in rows(koordlet), "the removed pod to leave /top")
+    until(lambda: first.key not in rows(koordlet), "the removed pod to leave /top")
     assert second.key in rows(koordlet)
     assert koordlet.value("koordlet_pleg_events_total", kind="pod-added") == 2
     assert koordlet.value("koordlet_pleg_events_total", kind="container-deleted") == 2
@@ -66,17 +67,15 @@ def test_pods_are_known_before_the_next_poll(
     koordlet.kill()
 
 
-def test_the_audit_log_outlives_kill_and_a_bad_disk(
-    trees: Callable[..., Any], views: Any, koordlets: Any, tools: Any
-) -> None:
+def test_the_audit_log_outlives_kill_and_a_bad_disk(trees: Callable[..., Any], views: Any, koordlets: Any) -> None:
     view = views(trees())
     directory: Path = view.scratch / "audit"
     directory.write_text("in the way")
     koordlet = start(koordlets, view, AUDITED)
-    tools.until(lambda: ask(koordlet, "/readyz?verbose")[1].count("[-]audit"), "the condition")
+    until(lambda: ask(koordlet, "/readyz?verbose")[1].count("[-]audit"), "the condition")
     assert reasons(koordlet) == []
     directory.unlink()
-    assert tools.until(lambda: reasons(koordlet), "the event that waited") == ["KoordletStarted"]
+    assert until(lambda: reasons(koordlet), "the event that waited") == ["KoordletStarted"]
     assert "[+]audit ok" in ask(koordlet, "/readyz?verbose")[1]
     assert koordlet.value("koordlet_audit_events_total", outcome="written") == 1
     assert koordlet.value("koordlet_audit_events_total", outcome="dropped") == 0

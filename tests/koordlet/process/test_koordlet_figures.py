@@ -19,6 +19,19 @@ from typing import Any
 import pytest
 
 from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS
+from tests.koordlet.process.kernelfigures import (
+    anonymous_bytes,
+    is_stopped,
+    node_busy_seconds,
+    node_memory_used,
+    process_cpu_seconds,
+    run_delay_seconds,
+    throttling,
+)
+from tests.koordlet.process.patience import until
+from tests.koordlet.process.podtree import HEAVY
+from tests.koordlet.process.programs import BURN, SLEEP, duty, touch
+from tests.koordlet.process.witness import Witness, boot_time
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
@@ -32,7 +45,6 @@ THROTTLED = "koordlet_sched_latency_throttled_seconds_total"
 
 @dataclass
 class Scene:
-    tools: Any
     koordlet: Any
     worker: Any
     idle: Any
@@ -85,7 +97,6 @@ class Scene:
 
     def stopped(self) -> tuple[Any, dict[str, float]]:
         """Stop every process, let koordlet read, and give what it and the kernel have counted."""
-        tools = self.tools
         for pid in self.pids.values():
             os.kill(pid, signal.SIGSTOP)
 
@@ -93,13 +104,13 @@ class Scene:
             started: float = self.koordlet.value("koord_periodic_task_runs_total", task="collect-sched-latency")
             return started
 
-        tools.until(lambda: all(tools.is_stopped(pid) for pid in self.pids.values()), "every process is stopped")
+        until(lambda: all(is_stopped(pid) for pid in self.pids.values()), "every process is stopped")
         runs_before = runs()
-        tools.until(lambda: runs() >= runs_before + 2, "a whole collection after the stop")
+        until(lambda: runs() >= runs_before + 2, "a whole collection after the stop")
         families = self.koordlet.families()
         self.pressed = (self.pressed[0], self.pressure("avg10"))
-        counts = {name: tools.run_delay_seconds(pid) for name, pid in self.pids.items()}
-        counts["throttled"] = tools.throttling(self.limited)[2]
+        counts = {name: run_delay_seconds(pid) for name, pid in self.pids.items()}
+        counts["throttled"] = throttling(self.limited)[2]
         for pid in self.pids.values():
             os.kill(pid, signal.SIGCONT)
         return families, counts
@@ -107,22 +118,22 @@ class Scene:
 
 @pytest.fixture(scope="module", params=list(CgroupDriver), ids=lambda driver: driver.value)
 def scene(
-    request: pytest.FixtureRequest, tools: Any, trees: Callable[..., Any], views: Any, koordlets: Any, cpus: Any
+    request: pytest.FixtureRequest, trees: Callable[..., Any], views: Any, koordlets: Any, cpus: Any
 ) -> Iterator[Scene]:
     assert cpus[0] != cpus[1], "the scene needs two CPUs"
-    tree = trees(request.param, weight=tools.HEAVY)
+    tree = trees(request.param, weight=HEAVY)
     (worker, idle), (batch,) = tree.pod(KubeQOS.BURSTABLE, 2), tree.pod(KubeQOS.BESTEFFORT)
     (limited,), (holder,) = tree.pod(KubeQOS.GUARANTEED), tree.pod(KubeQOS.BURSTABLE)
     limited.quota(QUOTA)
     koordlet = koordlets(views(tree)).wait()  # before anything takes the CPUs
     pids = {
-        "worker": worker.run(tools.duty(0.02, 0.02), cpus[0]),
-        "idle": idle.run(tools.SLEEP, cpus[1]),
-        "batch": batch.run(tools.BURN, cpus[0]),
-        "limited": limited.run(tools.BURN, cpus[1]),
-        "holder": holder.run(tools.touch(MEBIBYTES), cpus[1]),
+        "worker": worker.run(duty(0.02, 0.02), cpus[0]),
+        "idle": idle.run(SLEEP, cpus[1]),
+        "batch": batch.run(BURN, cpus[0]),
+        "limited": limited.run(BURN, cpus[1]),
+        "holder": holder.run(touch(MEBIBYTES), cpus[1]),
     }
-    scene = Scene(tools, koordlet, worker, idle, batch, limited, holder, pids)
+    scene = Scene(koordlet, worker, idle, batch, limited, holder, pids)
     _watch(scene, tree)
     yield scene
     scene.koordlet.kill()
@@ -131,27 +142,27 @@ def scene(
 
 
 def _watch(scene: Scene, tree: Any) -> None:
-    tools, pids = scene.tools, scene.pids
+    pids = scene.pids
     pods = {c.pod_uid: Path(c.path("memory")).parent for c in tree.containers}
     sources: dict[str, Callable[[], float]] = {
-        **{f"cpu:{name}": partial(tools.process_cpu_seconds, pid) for name, pid in pids.items()},
-        "node": tools.node_busy_seconds,
-        "node memory": tools.node_memory_used,
-        "pods memory": lambda: sum(tools.anonymous_bytes(path) for path in pods.values()),
-        "holder memory": lambda: tools.anonymous_bytes(scene.holder.path("memory")),
-        "periods": lambda: tools.throttling(scene.limited)[0],
-        "throttled periods": lambda: tools.throttling(scene.limited)[1],
+        **{f"cpu:{name}": partial(process_cpu_seconds, pid) for name, pid in pids.items()},
+        "node": node_busy_seconds,
+        "node memory": node_memory_used,
+        "pods memory": lambda: sum(anonymous_bytes(path) for path in pods.values()),
+        "holder memory": lambda: anonymous_bytes(scene.holder.path("memory")),
+        "periods": lambda: throttling(scene.limited)[0],
+        "throttled periods": lambda: throttling(scene.limited)[1],
     }
-    with tools.Witness(sources) as scene.witness:
+    with Witness(sources) as scene.witness:
         first = scene.stopped()
-        scene.start = tools.boot_time() + 0.5
+        scene.start = boot_time() + 0.5
         resumed = time.monotonic()
         stalled = scene.pressure("total")
         time.sleep(SECONDS)
         scene.top, stalled_then = scene.koordlet.top(), scene.pressure("total")
         if stalled is not None and stalled_then is not None:
             scene.pressed = ((stalled_then - stalled) / 1e6 / (time.monotonic() - resumed), None)
-        scene.end = tools.boot_time()
+        scene.end = boot_time()
         scene.series = scene.koordlet.series(after=scene.end)
         scene.ran = time.monotonic() - resumed
         second = scene.stopped()

@@ -18,6 +18,8 @@ from koordlet.system.cgroup.naming import KubeQOS
 from tests import nvidia
 from tests.koordlet.process.cluster import METRIC, NODE, TOKEN, Api, Kubelet
 from tests.koordlet.process.fleet import Fleet, Need, PodSpec
+from tests.koordlet.process.patience import until
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.kernel, pytest.mark.e2e, pytest.mark.timing]
 
@@ -32,10 +34,10 @@ FLAGS = ("--feature-gates=Accelerators=true", "--kubelet-sync-interval=0.5s", "-
 class Node:
     """An API server, a kubelet that shows one pod, and a machine with two GPUs."""
 
-    def __init__(self, tools: Any, tree: Any, view: Any, directory: Path) -> None:
-        self.tools, self.view = tools, view
+    def __init__(self, tree: Any, view: Any, directory: Path) -> None:
+        self.view = view
         self.fleet, self.kubelet = Fleet(tree), Kubelet(directory)
-        self.api = Api(directory / "api", tools.free_port())
+        self.api = Api(directory / "api", free_port())
         self.machine = nvidia.Machine(
             directory,
             [
@@ -58,12 +60,10 @@ class Node:
         self.machine.tell()
         self.pids = (first, second)
         self.api.start()
-        self.tools.until(self.api.ready, "the API server")
+        until(self.api.ready, "the API server")
         for crd in crdgen.documents().values():
             self.api.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
-        self.tools.until(
-            lambda: all(self.api.find(path.rpartition("/")[0]) for path in (METRIC, DEVICE)), "the kinds served"
-        )
+        until(lambda: all(self.api.find(path.rpartition("/")[0]) for path in (METRIC, DEVICE)), "the kinds served")
         self.api.call("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
         status = {
             "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
@@ -143,18 +143,16 @@ class History:
 
 
 @pytest.fixture(scope="module")
-def history(
-    tools: Any, trees: Any, views: Any, koordlets: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[History]:
+def history(trees: Any, views: Any, koordlets: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
     tree = trees()
     directory = tmp_path_factory.mktemp("gpus")
     (directory / "lib").mkdir()
     library = nvidia.build(directory / "lib")
-    node = Node(tools, tree, views(tree, bpffs=False), directory)
+    node = Node(tree, views(tree, bpffs=False), directory)
     try:
         node.open()
         node.start(library, koordlets).wait_for_figures()
-        yield _lived(node, tools.until)
+        yield _lived(node, until)
     finally:
         node.close()
 

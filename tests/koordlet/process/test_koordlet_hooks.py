@@ -27,6 +27,7 @@ from koordlet.api.nri import api_pb2 as nri
 from koordlet.system.cgroup.naming import KubeQOS
 from tests.koordlet.process.cluster import NODE
 from tests.koordlet.process.fleet import Fleet, Need, PodSpec, kernel_text
+from tests.koordlet.process.patience import until
 from tests.koordlet.process.scene import Scene
 from tests.koordlet.runtimehooks.fake_runtime import Runtime
 
@@ -100,9 +101,9 @@ def held(scene: Scene, directory: str, values: dict[str, int]) -> dict[str, bool
 
 
 @pytest.fixture(scope="module")
-def scene(tools: Any, trees: Any, views: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(trees: Any, views: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     tree = trees()
-    scene = Scene(tools, Fleet(tree), views(tree), tmp_path_factory.mktemp("cluster"), gates=GATES)
+    scene = Scene(Fleet(tree), views(tree), tmp_path_factory.mktemp("cluster"), gates=GATES)
     (scene.view.scratch / "hookserver.d").mkdir()
     try:
         scene.open(SPEC, cpus=2, memory_mib=4096)
@@ -122,7 +123,7 @@ def proxy(scene: Scene) -> Iterator[Proxy]:
 
 def test_koordlet_registers_and_only_root_may_call(scene: Scene, proxy: Proxy) -> None:
     path = scene.view.scratch / "hookserver.d/koordlet.json"
-    scene.tools.until(path.exists, "the registration")
+    until(path.exists, "the registration")
     assert json.loads(path.read_text()) == {
         "remote-endpoint": "/var/run/koordlet/koordlet.sock",
         "failure-policy": "Ignore",
@@ -142,7 +143,7 @@ def test_an_announced_pod_is_set_up_when_the_call_returns(scene: Scene, proxy: P
     scene.settle()
     assert all(held(scene, pod.dir, POD).values()), "and stays while the kubelet does not show it"
     proxy.stopped(pod)
-    scene.tools.until(lambda: all(held(scene, pod.dir, NEUTRAL).values()), "restoring of a stopped pod's settings")
+    until(lambda: all(held(scene, pod.dir, NEUTRAL).values()), "restoring of a stopped pod's settings")
 
 
 def test_a_container_is_created_with_its_values_and_otherwise_as_requested(scene: Scene, proxy: Proxy) -> None:
@@ -181,7 +182,7 @@ def test_a_pod_whose_directory_comes_later_is_set_up_then(scene: Scene, proxy: P
     scene.fleet.remove(pod.uid)
     assert proxy.sandbox(pod).resources.cpu_shares == 512
     scene.fleet.tree.mkdir(pod.dir)
-    scene.tools.until(lambda: all(held(scene, pod.dir, POD).values()), "settings of a directory that came late")
+    until(lambda: all(held(scene, pod.dir, POD).values()), "settings of a directory that came late")
     written = scene.koordlet.families()["koordlet_runtime_hook_reconciler_invoked_duration_milliseconds"].samples
     labels = {(s.labels["level"], s.labels["resource_type"], s.labels["status"]) for s in written}
     assert ("pod", "cpu.shares", "succeeded") in labels
@@ -214,10 +215,10 @@ def test_a_running_containers_oom_score_is_set_but_not_its_sandboxs(scene: Scene
     directory = pod.container_dirs[0]
     before = _oom_score(scene, directory)
     scene.kubelet.pods = [pod.manifest(NODE)]
-    scene.tools.until(lambda: _oom_score(scene, directory) == 321, "the score")
+    until(lambda: _oom_score(scene, directory) == 321, "the score")
     assert _oom_score(scene, pod.sandbox_dir) == before
     family = "koordlet_container_oom_score_adj"
-    scene.tools.until(lambda: scene.koordlet.values(family, pod_name="scored") == [321.0], "its metric")
+    until(lambda: scene.koordlet.values(family, pod_name="scored") == [321.0], "its metric")
 
 
 def test_koordlet_stops_while_calls_run_and_its_registration_stays(scene: Scene, proxy: Proxy) -> None:
@@ -239,7 +240,7 @@ def test_koordlet_stops_while_calls_run_and_its_registration_stays(scene: Scene,
     threads = [threading.Thread(target=call) for _ in range(4)]
     for thread in threads:
         thread.start()
-    scene.tools.until(answered.is_set, "a call answered")
+    until(answered.is_set, "a call answered")
     status = scene.stop()
     for thread in threads:
         thread.join()
@@ -298,8 +299,8 @@ def strict(scene: Scene, runtime: Containerd) -> Iterator[Proxy]:
     scene.kubelet.silent = True
     flags = ("--runtime-hooks-plugin-failure-policy=Fail", "--runtime-hooks-disable-stages=PreRunPodSandbox")
     scene.start(PATIENT, f"--runtime-hooks-nri-socket-path={runtime.path}", *flags)
-    scene.tools.until((scene.view.state / "koordlet.sock").exists, "its socket")
-    scene.tools.until(lambda: runtime.connected, "it to register with the runtime")
+    until((scene.view.state / "koordlet.sock").exists, "its socket")
+    until(lambda: runtime.connected, "it to register with the runtime")
     proxy = Proxy(scene)
     yield proxy
     proxy.channel.close()
@@ -318,7 +319,7 @@ def test_koordlet_answers_before_the_kubelet_did(strict: Proxy, scene: Scene) ->
     (pod,) = scene.fleet.add(BATCH_POD)
     assert strict.sandbox(pod).resources.cpu_quota == 50_000
     scene.kubelet.silent = False
-    scene.tools.until(lambda: all(held(scene, pod.dir, POD).values()), "settings once the kubelet answered")
+    until(lambda: all(held(scene, pod.dir, POD).values()), "settings once the kubelet answered")
 
 
 def test_a_runtime_that_speaks_nri_is_answered_too(strict: Proxy, scene: Scene, runtime: Containerd) -> None:
@@ -343,5 +344,5 @@ def test_a_runtime_that_speaks_nri_is_answered_too(strict: Proxy, scene: Scene, 
 
 def test_a_disabled_stage_is_not_registered(strict: Proxy, scene: Scene) -> None:
     path = scene.view.scratch / "hookserver.d/koordlet.json"
-    scene.tools.until(lambda: "PreRunPodSandbox" not in path.read_text(), "the new registration")
+    until(lambda: "PreRunPodSandbox" not in path.read_text(), "the new registration")
     assert json.loads(path.read_text())["runtime-hooks"] == ["PreCreateContainer", "PreUpdateContainerResources"]

@@ -10,6 +10,8 @@ import pytest
 from koordlet.api.encoding.wire import decode
 from koordlet.api.pages.interference import NodeInterferenceReport, PodInterferenceReport
 from koordlet.system.cgroup.naming import KubeQOS
+from tests.koordlet.process.patience import until
+from tests.koordlet.process.programs import BURN, duty
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
@@ -36,13 +38,11 @@ def alarms(koordlet: Any, container: Any) -> list[Any]:
     return [v for c in page.containers for v in c.verdicts if v.state in ("interfered", "recovering")]
 
 
-def test_a_neighbour_is_named_and_an_end_comes(stage: Any, tools: Any, cpus: Any) -> None:
+def test_a_neighbour_is_named_and_an_end_comes(stage: Any, cpus: Any) -> None:
     koordlet, victim, burner, _ = stage
-    victim.run(tools.duty(*SERVICE), cpus[0])
-    burner.run(tools.BURN, cpus[0])
-    tools.until(
-        lambda: [v for v in alarms(koordlet, victim) if v.cause == "neighbour"], "an alarm because of the burner"
-    )
+    victim.run(duty(*SERVICE), cpus[0])
+    burner.run(BURN, cpus[0])
+    until(lambda: [v for v in alarms(koordlet, victim) if v.cause == "neighbour"], "an alarm because of the burner")
     (verdict,) = [v for v in alarms(koordlet, victim) if v.cause == "neighbour"]
     assert verdict.resource == "cpu"
     assert verdict.culprits[0].pod == burner.pod_uid
@@ -61,7 +61,7 @@ def test_a_neighbour_is_named_and_an_end_comes(stage: Any, tools: Any, cpus: Any
     assert node.summary.interfered["cpu"] >= 1
     assert node.summary.worst_culprits[0].pod == burner.pod_uid
     burner.end()
-    tools.until(
+    until(
         lambda: not [v for v in alarms(koordlet, victim) if burner.pod_uid in {c.pod for c in v.culprits}],
         "the end of the alarm",
     )
@@ -73,29 +73,27 @@ def test_a_neighbour_is_named_and_an_end_comes(stage: Any, tools: Any, cpus: Any
 
 
 def test_processes_in_cgroups_below_a_container_belong_to_it(
-    trees: Callable[..., Any], views: Any, koordlets: Any, tools: Any, cpus: Any
+    trees: Callable[..., Any], views: Any, koordlets: Any, cpus: Any
 ) -> None:
     """A service below systemd in its container, and a build that a container runtime runs inside of a container."""
     tree = trees(weight=100)
     (victim,), (builder,) = tree.pod(KubeQOS.BURSTABLE), tree.pod(KubeQOS.BESTEFFORT)
     service, build = victim.nested("system.slice/web.service"), builder.nested(f"docker/{'d' * 64}")
     koordlet = koordlets(views(tree)).wait()
-    service.run(tools.duty(*SERVICE), cpus[0])
-    build.run(tools.BURN, cpus[0])
-    tools.until(
-        lambda: [v for v in alarms(koordlet, victim) if v.cause == "neighbour"], "an alarm because of the build"
-    )
+    service.run(duty(*SERVICE), cpus[0])
+    build.run(BURN, cpus[0])
+    until(lambda: [v for v in alarms(koordlet, victim) if v.cause == "neighbour"], "an alarm because of the build")
     (verdict,) = [v for v in alarms(koordlet, victim) if v.cause == "neighbour"]
     assert (verdict.culprits[0].pod, verdict.culprits[0].name) == (builder.pod_uid, builder.name)
     containers = [row["id"] for row in koordlet.top()["rows"] if row["kind"] == "container"]
     assert sorted(containers) == sorted((victim.key, builder.key))
 
 
-def test_own_quota_is_not_blamed_on_others(stage: Any, tools: Any, cpus: Any) -> None:
+def test_own_quota_is_not_blamed_on_others(stage: Any, cpus: Any) -> None:
     koordlet, _, _, meter = stage
     meter.quota(0.2)
-    meter.run(tools.BURN, cpus[1])
-    tools.until(lambda: [v for v in alarms(koordlet, meter) if v.cause == "self"], "own trouble of the throttled")
+    meter.run(BURN, cpus[1])
+    until(lambda: [v for v in alarms(koordlet, meter) if v.cause == "self"], "own trouble of the throttled")
     (verdict,) = [v for v in alarms(koordlet, meter) if v.cause == "self"]
     assert verdict.action == "raise-cpu-limit"
     assert verdict.parts["quota"] > 0.5

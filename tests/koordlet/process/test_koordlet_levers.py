@@ -25,7 +25,10 @@ from koordlet.system.cgroup.naming import KubeQOS
 from tests.koordlet.process import neighbours
 from tests.koordlet.process.cluster import NODE
 from tests.koordlet.process.fleet import Fleet, PodSpec
+from tests.koordlet.process.patience import until
+from tests.koordlet.process.podtree import Container
 from tests.koordlet.process.scene import Scene
+from tests.koordlet.process.witness import Witness, boot_time
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
@@ -104,7 +107,7 @@ class Node:
     """The scene with what these tests ask of it, by name of pod."""
 
     def __init__(self, scene: Scene, network: neighbours.Network, scratch: Path) -> None:
-        self.scene, self.tools, self.tree, self.network = scene, scene.tools, scene.fleet.tree, network
+        self.scene, self.tree, self.network = scene, scene.fleet.tree, network
         number = scratch.stat().st_dev
         self._disk = f"{os.major(number)}:{os.minor(number)}"
         assert Path("/sys/dev/block", self._disk).exists(), f"{scratch} is on no disk"
@@ -121,7 +124,7 @@ class Node:
             uid = self.scene.api.call("POST", "/api/v1/namespaces/default/pods", body)["metadata"]["uid"]
             (pod,) = self.scene.fleet.add(PodSpec(name, kube, qos, uid=uid))
             self.pods[name] = pod
-            self.boxes[name] = self.tools.Container(self.tree, uid, pod.hashes[0], pod.container_dirs[0])
+            self.boxes[name] = Container(self.tree, uid, pod.hashes[0], pod.container_dirs[0])
         self.scene.fleet.vacate(self.pods[CULPRIT["network"]])  # who is there decides whose the network is
         manifests = self.scene.fleet.manifests(NODE)
         for manifest in manifests:
@@ -201,9 +204,9 @@ class Node:
 
     def pace(self, read: Callable[[], float], seconds: float = 1.5) -> float:
         """A second, of a counter."""
-        began, before = self.tools.boot_time(), read()
-        self.tools.until(lambda: self.tools.boot_time() >= began + seconds, "time to pass")
-        return float((read() - before) / (self.tools.boot_time() - began))
+        began, before = boot_time(), read()
+        until(lambda: boot_time() >= began + seconds, "time to pass")
+        return float((read() - before) / (boot_time() - began))
 
     def suffers(self, history: History, resource: str, read: Callable[[], float]) -> list[float]:
         """The neighbour has begun: until the service counts as delayed because of it, and a lever is used. The
@@ -214,8 +217,8 @@ class Node:
             paces.append(self.pace(read, 0.5))
             return self.verdict(resource, CULPRIT[resource])
 
-        history.named[resource] = self.tools.until(named, f"{resource}: the verdict")
-        self.tools.until(lambda: self.held(resource), f"{resource}: a first step")
+        history.named[resource] = until(named, f"{resource}: the verdict")
+        until(lambda: self.held(resource), f"{resource}: a first step")
         return paces
 
     def settled(self, history: History, resource: str, limit: Callable[[], float], expected: Expected) -> None:
@@ -228,7 +231,7 @@ class Node:
             history.held[resource], history.limit[resource] = row, written
             return True
 
-        self.tools.until(agreed, f"{resource}: the kernel's limit to be the one that is said")
+        until(agreed, f"{resource}: the kernel's limit to be the one that is said")
 
 
 def _memory(node: Node, history: History, cpus: tuple[int, int], scratch: Path) -> None:
@@ -244,7 +247,7 @@ def _memory(node: Node, history: History, cpus: tuple[int, int], scratch: Path) 
         history.better["memory"] = node.pace(shop.read)
         return history.better["memory"] >= BETTER * hurt
 
-    node.tools.until(better, f"memory: more than {hurt} rounds a second")
+    until(better, f"memory: more than {hurt} rounds a second")
     node.end("fill", "shop")
     node.short_of_memory(False)
 
@@ -265,7 +268,7 @@ def _network(node: Node, history: History, cpus: tuple[int, int], scratch: Path)
             history.better["network"] = node.pace(packets)
             return history.better["network"] <= many / BETTER
 
-        node.tools.until(fewer, f"network: fewer than {many} packets a second")
+        until(fewer, f"network: fewer than {many} packets a second")
         node.end("send", "gate")
 
 
@@ -281,48 +284,46 @@ def _disk(node: Node, history: History, cpus: tuple[int, int], scratch: Path) ->
     for _ in range(3):
         node.boxes["read"].run(neighbours.reads_all(file), cpus[1])
     node.suffers(history, "io", store.read)
-    node.tools.until(lambda: (row := node.held("io")) and row.get("floor"), "io: the floor")
+    until(lambda: (row := node.held("io")) and row.get("floor"), "io: the floor")
     node.settled(history, "io", lambda: node.disk("read"), lambda had, left: had * left // 100)
     history.read = node.pace(lambda: node.read_bytes("read"))
-    node.tools.until(node.gone, "io: the eviction")
+    until(node.gone, "io: the eviction")
     node.end("read")  # as the kubelet does
     node.scene.kubelet.pods = [pod for pod in node.scene.kubelet.pods if pod["metadata"]["name"] != "read"]
     for _ in range(3):
         node.boxes["index"].run(neighbours.reads_all(file), cpus[1])
-    node.tools.until(lambda: ("index", "InterferenceNotActedOn") in node.events(), "io: the Event about a service")
+    until(lambda: ("index", "InterferenceNotActedOn") in node.events(), "io: the Event about a service")
     node.end("index", "store")
 
 
 @pytest.fixture(scope="module")
-def history(
-    tools: Any, trees: Any, views: Any, cpus: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[History]:
+def history(trees: Any, views: Any, cpus: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
     scratch, history = tmp_path_factory.mktemp("levers"), History()
     fleet = Fleet(trees(disks=True))
     with ExitStack() as stack:
         network = stack.enter_context(neighbours.network(cpus[0]))
-        scene = Scene(tools, fleet, views(fleet.tree), scratch, gates="TCNetworkQoS=true,AuditEvents=true")
+        scene = Scene(fleet, views(fleet.tree), scratch, gates="TCNetworkQoS=true,AuditEvents=true")
         stack.callback(scene.close)
         node = Node(scene, network, scratch)
         node.open()
         stack.callback(lambda: node.end(*node.boxes))
         history.shaped.append(network.shaped())
         scene.start(*FLAGS, f"--audit-log-dir={scratch / 'audit'}").wait()
-        tools.until(lambda: node.bits() == CLASS_BITS, "best effort's class")
-        watched = {
+        until(lambda: node.bits() == CLASS_BITS, "best effort's class")
+        watched: dict[str, Callable[[], float]] = {
             "memory": lambda: node.memory("fill"), "io": lambda: node.disk("read"),
             **{f"{name} memory": partial(node.memory, name) for name in ("index", "idle")},
             **{f"{name} disk": partial(node.disk, name) for name in ("index", "idle")},
         }  # fmt: skip
-        with tools.Witness(watched) as witness:
+        with Witness(watched) as witness:
             for act in (_memory, _network, _disk):
                 act(node, history, cpus, scratch)
-            tools.until(lambda: not node.page().get("heldBack"), "all of them free")
-            tools.until(lambda: node.bits() == CLASS_BITS, "best effort's class as before")
+            until(lambda: not node.page().get("heldBack"), "all of them free")
+            until(lambda: node.bits() == CLASS_BITS, "best effort's class as before")
         history.lowest = {resource: witness.lowest(resource) for resource in ("memory", "io")}
         history.untouched = {name: witness.lowest(name) for name in watched if " " in name}
         history.freed = {"memory": node.memory("fill"), "io": node.disk("read"), "network": node.bits()}
-        tools.until(lambda: ("send", "InterferenceFreed") in node.events(), "the last Event")
+        until(lambda: ("send", "InterferenceFreed") in node.events(), "the last Event")
         history.events, history.evicted = node.events(), node.gone()
         assert scene.stop() == 0
         history.shaped.append(network.shaped())

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from koordlet.system.cgroup.naming import KubeQOS
+from tests.koordlet.process.patience import until
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
@@ -28,7 +29,7 @@ STALLED = "koordlet_mem_stall_kind_seconds_total"
 KILLED = "koordlet_oom_kills_total"
 
 
-def test_stalls_and_kills_are_reported(trees: Callable[..., Any], views: Any, koordlets: Any, tools: Any) -> None:
+def test_stalls_and_kills_are_reported(trees: Callable[..., Any], views: Any, koordlets: Any) -> None:
     tree = trees()
     view = views(tree)
     [short], [doomed] = tree.pod(KubeQOS.BURSTABLE), tree.pod(KubeQOS.BESTEFFORT)
@@ -42,16 +43,14 @@ def test_stalls_and_kills_are_reported(trees: Callable[..., Any], views: Any, ko
     def stalled(page_container: Any) -> float:
         return float(sum(page_container.values(STALLED, container_id=short.key, kind="own_limit")))
 
-    tools.until(lambda: stalled(koordlet) > 0, "stalls at the container's own limit")
-    tools.until(lambda: koordlet.values(KILLED, container_id=doomed.key, scope="limit") == [1.0], "the kill")
+    until(lambda: stalled(koordlet) > 0, "stalls at the container's own limit")
+    until(lambda: koordlet.values(KILLED, container_id=doomed.key, scope="limit") == [1.0], "the kill")
     shares = "koordlet_mem_stall_culprit_share"
-    tools.until(
-        lambda: koordlet.values(shares, container_id=short.key) == [1.0], "its own allocations as the only cause"
-    )
+    until(lambda: koordlet.values(shares, container_id=short.key) == [1.0], "its own allocations as the only cause")
     assert koordlet.values(shares, container_id=short.key, culprit=short.name) == [1.0]
     assert koordlet.log.count("Out of memory: a task was killed") == 1
     before = stalled(koordlet)
     koordlet.kill()
     successor = koordlets(view).wait()
-    tools.until(lambda: stalled(successor) > before, "what went before, and more")
-    tools.until(lambda: successor.values(KILLED, container_id=doomed.key, scope="limit") == [1.0], "the kill before")
+    until(lambda: stalled(successor) > before, "what went before, and more")
+    until(lambda: successor.values(KILLED, container_id=doomed.key, scope="limit") == [1.0], "the kill before")

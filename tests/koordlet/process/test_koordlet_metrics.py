@@ -9,6 +9,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from koordlet.prometheus.catalogue import FAMILIES
 from koordlet.prometheus.family import EXTERNAL, INTERNAL
 from koordlet.system.cgroup.naming import KubeQOS
 from tests.koordlet.process.documented import undocumented
+from tests.koordlet.process.patience import until
+from tests.koordlet.process.programs import BURN, duty
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
@@ -155,7 +159,6 @@ def served(
     trees: Callable[..., Any],
     views: Any,
     koordlets: Any,
-    tools: Any,
     cpus: Any,
     exporter: tuple[str, list[str]],
     tmp_path_factory: pytest.TempPathFactory,
@@ -170,18 +173,16 @@ def served(
         json.dumps({"advisors": [{"name": "pmu", "url": url, "intervalSeconds": 5, "figures": figures}]})
     )
     koordlet = koordlets(views(tree), *COLLECTORS, f"--external-advisors={advisors}").wait()
-    worker.run(tools.duty(0.02, 0.02), cpus[0])
-    batch.run(tools.BURN, cpus[0])
+    worker.run(duty(0.02, 0.02), cpus[0])
+    batch.run(BURN, cpus[0])
     for name in ("culprit_wait_seconds_total", "wait_seconds_total"):  # the first is read at each scrape, the other not
-        tools.until(
-            lambda name=name: koordlet.values(f"koordlet_sched_latency_{name}", container_id=worker.key),
+        until(
+            partial(koordlet.values, f"koordlet_sched_latency_{name}", container_id=worker.key),
             f"{name} of the worker",
         )
-    tools.until(
-        lambda: koordlet.values("koordlet_external_advisor_figure", container_id=worker.key), "external figures"
-    )
-    tools.until(lambda: koordlet.values("koordlet_container_memory_cold_bytes", container_id=worker.key), "cold bytes")
-    tools.until(
+    until(lambda: koordlet.values("koordlet_external_advisor_figure", container_id=worker.key), "external figures")
+    until(lambda: koordlet.values("koordlet_container_memory_cold_bytes", container_id=worker.key), "cold bytes")
+    until(
         lambda: koordlet.values("koordlet_interference_culprit_share", container_id=worker.key),
         "the culprits of the worker",
     )
@@ -272,14 +273,14 @@ def test_a_page_is_well_formed_for_promtool(served: Any) -> None:
     assert {line.split()[0] for line in complaints} <= KOORDINATORS_SPELLING
 
 
-def test_prometheus_scrapes_and_answers(served: Any, tools: Any, tmp_path: Path) -> None:
+def test_prometheus_scrapes_and_answers(served: Any, tmp_path: Path) -> None:
     koordlet, worker, batch = served
     config = tmp_path / "prometheus.yml"
     config.write_text(
         "global: {scrape_interval: 1s}\nscrape_configs:\n- job_name: koordlet\n"
         f"  static_configs: [{{targets: ['127.0.0.1:{koordlet.port}']}}]\n"
     )
-    port = tools.free_port()
+    port = free_port()
     command = [
         "prometheus", f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
@@ -301,8 +302,8 @@ def test_prometheus_scrapes_and_answers(served: Any, tools: Any, tmp_path: Path)
         selector = f'koordlet_container_cpu_usage_cores{{container_id="{batch.key}"}}'
         pair = f'{{container_id="{worker.key}",culprit_pod="{batch.pod_uid}"}}'
         rate = f"rate(koordlet_sched_latency_culprit_wait_seconds_total{pair}[10s])"
-        result = tools.until(lambda: ask(f"avg_over_time({selector}[5s]) > 0.05"), "an answer of Prometheus")
-        blamed = tools.until(lambda: ask(f"{rate} > 0.01"), "a rate of waiting")
+        result = until(lambda: ask(f"avg_over_time({selector}[5s]) > 0.05"), "an answer of Prometheus")
+        blamed = until(lambda: ask(f"{rate} > 0.01"), "a rate of waiting")
     finally:
         prometheus.terminate()
         prometheus.wait(60)

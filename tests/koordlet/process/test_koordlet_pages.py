@@ -15,6 +15,8 @@ from koordlet.api.encoding import crdgen
 from koordlet.api.names import PAGES_AUDIENCE
 from scripts.install import monitoring
 from tests.koordlet.process.cluster import NODE, Api, Kubelet, https_status
+from tests.koordlet.process.patience import until
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
 
@@ -55,12 +57,12 @@ def install(api: Api) -> None:
     api.call("POST", KINDS["ClusterRoleBinding"], binding)
 
 
-def test_only_health_is_for_everybody(tools: Any, trees: Any, views: Any, koordlets: Any, tmp_path: Path) -> None:
-    api = Api(tmp_path / "api", tools.free_port())
+def test_only_health_is_for_everybody(trees: Any, views: Any, koordlets: Any, tmp_path: Path) -> None:
+    api = Api(tmp_path / "api", free_port())
     api.start()
     kubelet = Kubelet(tmp_path)
     try:
-        tools.until(api.ready, "the API server")
+        until(api.ready, "the API server")
         install(api)
         view = views(trees())
         document = yaml.safe_load(api.kubeconfig.read_text())
@@ -73,7 +75,7 @@ def test_only_health_is_for_everybody(tools: Any, trees: Any, views: Any, koordl
             "--feature-gates=AuditEventsHTTPHandler=true", standalone=False,
         )  # fmt: skip
         port = koordlet.port
-        tools.until(lambda: https_status(port, "/healthz") == 200, "health over TLS")
+        until(lambda: https_status(port, "/healthz") == 200, "health over TLS")
         tokens = {name: token(api, name) for name in (monitoring.METRICS_READER, "operator", "tenant")}
         tokens |= {"nobody": "", "invented": "invented"}
         tokens |= {name: token(api, "operator", name) for name in (PAGES_AUDIENCE, "vault")}

@@ -19,6 +19,7 @@ from koordlet.api.podresources import SERVICE
 from koordlet.api.podresources.api_pb2 import ListPodResourcesResponse
 from koordlet.system.cgroup.naming import KubeQOS
 from tests.koordlet.process.fleet import Fleet, Need, PodSpec
+from tests.koordlet.process.patience import until
 from tests.koordlet.process.scene import Scene
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
@@ -29,9 +30,9 @@ PATIENCE = 120.0
 
 
 @pytest.fixture(scope="module")
-def scene(tools: Any, trees: Any, views: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(trees: Any, views: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     tree = trees()
-    scene = Scene(tools, Fleet(tree), views(tree), tmp_path_factory.mktemp("cluster"), gates="PodResourcesProxy=true")
+    scene = Scene(Fleet(tree), views(tree), tmp_path_factory.mktemp("cluster"), gates="PodResourcesProxy=true")
     scratch = scene.view.scratch
     try:
         scene.open({}, cpus=2, memory_mib=4096)
@@ -60,7 +61,7 @@ def kubelet(scene: Scene) -> Iterator[grpc.Server]:
 
 def test_devices_of_a_pod_that_just_came(scene: Scene, kubelet: grpc.Server) -> None:
     path: Path = scene.view.scratch / "own/pod-resources/kubelet.sock"
-    scene.tools.until(path.exists, "the socket")
+    until(path.exists, "the socket")
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o750
     with grpc.insecure_channel(f"unix:{path}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
         call = channel.unary_unary(f"/{SERVICE}/List")

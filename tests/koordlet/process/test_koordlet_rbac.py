@@ -13,6 +13,8 @@ from __future__ import annotations
 import json
 import urllib.error
 import uuid
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,11 @@ from koordlet.system.cgroup.naming import KubeQOS
 from koordlet.system.roots import Roots
 from tests.koordlet.cgroupdirs import container_dir
 from tests.koordlet.process.cluster import DEVICE, METRIC, NODE, TOPOLOGY, Api, Kubelet, https_status
+from tests.koordlet.process.patience import until
+from tests.koordlet.process.podtree import Container
+from tests.koordlet.process.programs import touch
 from tests.koordlet.statesinformer.reporting import slices_crd
+from tests.ports import free_port
 from tests.rights import Right, asked, granted
 
 pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
@@ -133,7 +139,7 @@ def kubeconfig(api: Api, scratch: Path) -> Path:
     return path
 
 
-def running_pod(api: Api, tools: Any, tree: Any, name: str, qos: str, kube_qos: KubeQOS) -> dict[str, Any]:
+def running_pod(api: Api, tree: Any, name: str, qos: str, kube_qos: KubeQOS) -> dict[str, Any]:
     """A pod of the API server with its cgroups, a service with two containers; as its kubelet tells of it."""
     names = ("main", "side") if qos == "LS" else ("main",)
     annotations = {"koordinator.sh/blkioQOS": json.dumps(BLOCKS)} if qos == "LS" else {}
@@ -154,14 +160,14 @@ def running_pod(api: Api, tools: Any, tree: Any, name: str, qos: str, kube_qos: 
         digest = uuid.uuid4().hex + uuid.uuid4().hex
         directory = container_dir(tree.driver, kube_qos, uid, f"containerd://{digest}")
         tree.mkdir(directory)
-        container = tools.Container(tree, uid, digest, directory)
+        container = Container(tree, uid, digest, directory)
         tree.containers.append(container)
-        container.run(tools.touch(1))
+        container.run(touch(1))
         statuses.append({"name": container_name, "containerID": f"containerd://{digest}", "state": {"running": {}}})
     return {**pod, "status": {"phase": "Running", "qosClass": kube_qos.value, "containerStatuses": statuses}}
 
 
-def refuse_and_accept(api: Api, tools: Any) -> None:
+def refuse_and_accept(api: Api) -> None:
     """A NodeSLO that is not taken, taken, and not taken for the same reason again."""
 
     def condition_is(status: str) -> bool:
@@ -170,7 +176,7 @@ def refuse_and_accept(api: Api, tools: Any) -> None:
 
     for policy, status in (("always", "True"), ("none", "False"), ("always", "True")):
         api.patch(SLO, {"spec": {"cpuBurstStrategy": {"policy": policy}}})
-        tools.until(lambda status=status: condition_is(status), f"NodeSLOInvalid {status}")
+        until(partial(condition_is, status), f"NodeSLOInvalid {status}")
 
 
 def meddle(api: Api, number: int) -> None:
@@ -189,23 +195,21 @@ def meddle(api: Api, number: int) -> None:
                 assert error.code == 404, error
 
 
-def test_every_call_is_allowed_and_every_right_is_used(
-    tools: Any, trees: Any, views: Any, koordlets: Any, tmp_path: Path
-) -> None:
+def test_every_call_is_allowed_and_every_right_is_used(trees: Any, views: Any, koordlets: Any, tmp_path: Path) -> None:
     tree, audit = trees(), tmp_path / "audit.log"
-    api = Api(tmp_path / "api", tools.free_port(), f"--audit-log-path={audit}")
+    api = Api(tmp_path / "api", free_port(), f"--audit-log-path={audit}")
     api.start()
     kubelet = AskingKubelet(tmp_path, api)
     try:
-        tools.until(api.ready, "the API server")
+        until(api.ready, "the API server")
         install(api, kubelet.port)
-        tools.until(lambda: api.find(SLO.rpartition("/")[0]), "NodeSLO served")
-        tools.until(lambda: api.find(f"{SYSTEM.replace('koordinator-system', 'default')}/serviceaccounts/default"),
+        until(lambda: api.find(SLO.rpartition("/")[0]), "NodeSLO served")
+        until(lambda: api.find(f"{SYSTEM.replace('koordinator-system', 'default')}/serviceaccounts/default"),
                     "the namespace's account")  # fmt: skip
         report_and_obey(api)
         kubelet.pods = [
-            running_pod(api, tools, tree, "web", "LS", KubeQOS.BURSTABLE),
-            running_pod(api, tools, tree, "job", "BE", KubeQOS.BESTEFFORT),
+            running_pod(api, tree, "web", "LS", KubeQOS.BURSTABLE),
+            running_pod(api, tree, "job", "BE", KubeQOS.BESTEFFORT),
         ]
         view = views(tree)
         (tmp_path / "infos").mkdir()
@@ -217,7 +221,7 @@ def test_every_call_is_allowed_and_every_right_is_used(
             "--node-metric-min-report-interval=1s",
             f"--xpu-device-infos-dir={tmp_path / 'infos'}", standalone=False,
         )  # fmt: skip
-        refuse_and_accept(api, tools)
+        refuse_and_accept(api)
 
         def unused(without: str = "") -> set[Right]:
             used = {right for right, _, _ in asked(audit, USER)} | kubelet.used
@@ -240,14 +244,12 @@ def test_every_call_is_allowed_and_every_right_is_used(
             device_object = api.find(DEVICE)
             return device_object if device_object is not None and device_object["spec"].get("devices") else None
 
-        try:
-            tools.until(everything, "every right to be used")
-        except pytest.fail.Exception:
-            pass  # said below
-        reported = tools.until(complete, "a report with each container of the service")
-        device = tools.until(described, "the node's Device")
+        with suppress(AssertionError):  # the missing ones are listed below
+            until(everything, "every right to be used")
+        reported = until(complete, "a report with each container of the service")
+        device = until(described, "the node's Device")
         assert koordlet.terminate() == 0
-        tools.until(lambda: not any(verb == "watch" for _, _, verb in unused()) or None, "watches in the audit log")
+        until(lambda: not any(verb == "watch" for _, _, verb in unused()) or None, "watches in the audit log")
         assert not unused(), f"granted and never used; log: {koordlet.log[-3000:]}"
         refused = {(right, uri) for right, code, uri in asked(audit, USER) if code in (401, 403)}
         assert not refused | kubelet.refused

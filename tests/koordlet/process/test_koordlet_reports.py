@@ -26,6 +26,12 @@ from koordlet.api.encoding import crdgen
 from koordlet.api.encoding.quantity import Quantity
 from koordlet.system.cgroup.naming import KubeQOS
 from tests.koordlet.process.cluster import METRIC, NODE, TOKEN, TOPOLOGY, Api, Kubelet
+from tests.koordlet.process.kernelfigures import node_busy_seconds, node_memory_used, process_cpu_seconds
+from tests.koordlet.process.patience import PATIENCE_S, until
+from tests.koordlet.process.podtree import Container
+from tests.koordlet.process.programs import BURN, duty, touch
+from tests.koordlet.process.witness import Witness, boot_time
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.kernel, pytest.mark.e2e, pytest.mark.timing]
 
@@ -112,23 +118,23 @@ class History:
     """NodeResourceTopology before the server went away, and after a user deleted it."""
 
 
-def _settled(call: Callable[[], Any], tools: Any, what: str) -> Any:
-    return tools.until(call, what, tools.PATIENCE)
+def _settled(call: Callable[[], Any], what: str) -> Any:
+    return until(call, what, PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
 def history(
-    tools: Any, trees: Any, views: Any, koordlets: Any, cpus: Any, tmp_path_factory: pytest.TempPathFactory
+    trees: Any, views: Any, koordlets: Any, cpus: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[History]:
     tree = trees()
     (worker,), (batch,) = tree.pod(KubeQOS.BURSTABLE), tree.pod(KubeQOS.BESTEFFORT)
     tree.mkdir("host-latency-sensitive/agent")
-    agent = tools.Container(tree, "", "", "host-latency-sensitive/agent")
+    agent = Container(tree, "", "", "host-latency-sensitive/agent")
     tree.containers.append(agent)
-    for container, code in ((worker, tools.duty(0.02, 0.02)), (batch, tools.BURN), (agent, tools.touch(4))):
+    for container, code in ((worker, duty(0.02, 0.02)), (batch, BURN), (agent, touch(4))):
         container.run(code, cpus[0])
     directory = tmp_path_factory.mktemp("cluster")
-    api, kubelet = Api(directory / "api", tools.free_port()), Kubelet(directory)
+    api, kubelet = Api(directory / "api", free_port()), Kubelet(directory)
     try:
         kubelet.pods = [
             _pod(worker, "web", "LS", KubeQOS.BURSTABLE),
@@ -136,13 +142,13 @@ def history(
             _pod(batch, "job", "BE", KubeQOS.BESTEFFORT),
         ]
         sources = {
-            "node": tools.node_busy_seconds,
-            "node memory": tools.node_memory_used,
-            "worker": lambda: tools.process_cpu_seconds(worker.processes[0].pid),
-            "batch": lambda: tools.process_cpu_seconds(batch.processes[0].pid),
+            "node": node_busy_seconds,
+            "node memory": node_memory_used,
+            "worker": lambda: process_cpu_seconds(worker.processes[0].pid),
+            "batch": lambda: process_cpu_seconds(batch.processes[0].pid),
         }
-        with tools.Witness(sources) as witness:
-            yield _live(tools, tree, views(tree), koordlets, api, kubelet, History(worker, batch, witness, None))
+        with Witness(sources) as witness:
+            yield _live(tree, views(tree), koordlets, api, kubelet, History(worker, batch, witness, None))
     finally:
         kubelet.close()
         if api.process is not None:
@@ -151,10 +157,10 @@ def history(
             container.end()
 
 
-def _live(tools: Any, tree: Any, view: Any, koordlets: Any, api: Api, kubelet: Kubelet, history: History) -> History:
+def _live(tree: Any, view: Any, koordlets: Any, api: Api, kubelet: Kubelet, history: History) -> History:
     api.start()
-    _settled(api.ready, tools, "the API server")
-    _populate(api, kubelet, tools)
+    _settled(api.ready, "the API server")
+    _populate(api, kubelet)
     (view.scratch / "token").write_text(TOKEN)
     history.koordlet = koordlet = koordlets(
         view, f"--kubeconfig={api.kubeconfig}", f"--kubelet-token-file={view.scratch / 'token'}",
@@ -162,11 +168,11 @@ def _live(tools: Any, tree: Any, view: Any, koordlets: Any, api: Api, kubelet: K
     )  # fmt: skip
     koordlet.wait()
 
-    figures_since = tools.boot_time()
+    figures_since = boot_time()
 
     def reported(uid: str, windows: int) -> Callable[[], Any]:
         def page() -> Any:
-            if tools.boot_time() < figures_since + FIRST_S:
+            if boot_time() < figures_since + FIRST_S:
                 return None
             metric = api.find(METRIC)
             fresh = metric is not None and metric["metadata"]["uid"] == uid
@@ -179,32 +185,32 @@ def _live(tools: Any, tree: Any, view: Any, koordlets: Any, api: Api, kubelet: K
         return page
 
     def note(uid: str, windows: int) -> None:
-        history.reports.append(_settled(reported(uid, windows), tools, "a report"))
-        history.moments.append(tools.boot_time())
+        history.reports.append(_settled(reported(uid, windows), "a report"))
+        history.moments.append(boot_time())
         history.series.append(koordlet.series(after=history.moments[-1]))
 
     note(api.find(METRIC)["metadata"]["uid"], windows=1)
-    history.topologies.append(_settled(lambda: api.find(TOPOLOGY), tools, "the node's topology"))
+    history.topologies.append(_settled(lambda: api.find(TOPOLOGY), "the node's topology"))
     # koordlet sleeps while the server goes on and forgets
     os.kill(koordlet.process.pid, signal.SIGSTOP)
-    _settled(lambda: _state(koordlet.process.pid) == "T", tools, "koordlet asleep")
-    fell_asleep = tools.boot_time()
+    _settled(lambda: _state(koordlet.process.pid) == "T", "koordlet asleep")
+    fell_asleep = boot_time()
     slept_through = api.call("GET", f"/api/v1/nodes/{NODE}")["metadata"]["resourceVersion"]
     for number in range(150):
         api.patch(f"/api/v1/nodes/{NODE}", {"metadata": {"annotations": {"number": str(number)}}})
-    _settled(lambda: _forgotten(api, slept_through), tools, "the server to trim its history")
+    _settled(lambda: _forgotten(api, slept_through), "the server to trim its history")
     api.kill()
     kubelet.silent = True
-    history.asleep = (fell_asleep, tools.boot_time())
+    history.asleep = (fell_asleep, boot_time())
     os.kill(koordlet.process.pid, signal.SIGCONT)
-    _settled(lambda: b"informer" in _ready(koordlet) and b"pods" in _ready(koordlet), tools, "conditions in /readyz")
+    _settled(lambda: b"informer" in _ready(koordlet) and b"pods" in _ready(koordlet), "conditions in /readyz")
     history.ready_while_away = _ready(koordlet).decode()
     history.top_while_away = koordlet.top()
-    since, ticks = tools.boot_time(), _ticks(koordlet)
-    _settled(lambda: _ticks(koordlet) >= ticks + TICKS_AWAY, tools, "ticks while everything is away")
-    history.away = (since, tools.boot_time())
+    since, ticks = boot_time(), _ticks(koordlet)
+    _settled(lambda: _ticks(koordlet) >= ticks + TICKS_AWAY, "ticks while everything is away")
+    history.away = (since, boot_time())
     api.start()
-    _settled(api.ready, tools, "the API server again")
+    _settled(api.ready, "the API server again")
     api.call("DELETE", METRIC)
     api.call("DELETE", TOPOLOGY)
     api.call("POST", METRIC.rpartition("/")[0], _node_metric(REPORT_S, 60, ["20s", "2m"]))
@@ -212,13 +218,13 @@ def _live(tools: Any, tree: Any, view: Any, koordlets: Any, api: Api, kubelet: K
     note(api.find(METRIC)["metadata"]["uid"], windows=2)
     assert api.find(TOPOLOGY) is None, "told without knowing the kubelet's policy"
     kubelet.silent = False
-    history.topologies.append(_settled(lambda: api.find(TOPOLOGY), tools, "the node's topology again"))
-    history.mirrored, history.families = _settled(lambda: _mirrored(api, koordlet), tools, "gauges of the last report")
-    _learn_on(tools, koordlets, view, api, kubelet, history)
+    history.topologies.append(_settled(lambda: api.find(TOPOLOGY), "the node's topology again"))
+    history.mirrored, history.families = _settled(lambda: _mirrored(api, koordlet), "gauges of the last report")
+    _learn_on(koordlets, view, api, kubelet, history)
     return history
 
 
-def _learn_on(tools: Any, koordlets: Any, view: Any, api: Api, kubelet: Kubelet, history: History) -> None:
+def _learn_on(koordlets: Any, view: Any, api: Api, kubelet: Kubelet, history: History) -> None:
     """koordlet ends and a new one takes over what it had learned."""
 
     def learned() -> dict[str, Any]:
@@ -231,7 +237,7 @@ def _learn_on(tools: Any, koordlets: Any, view: Any, api: Api, kubelet: Kubelet,
         view, f"--kubeconfig={api.kubeconfig}", f"--kubelet-token-file={view.scratch / 'token'}",
         *QUICK, standalone=False,
     ).wait()  # fmt: skip
-    _settled(lambda: again.values("koordlet_prediction_training_steps_total"), tools, "a training step")
+    _settled(lambda: again.values("koordlet_prediction_training_steps_total"), "a training step")
     assert again.terminate() == 0
     history.checkpoints.append(learned())
 
@@ -273,13 +279,13 @@ def _ready(koordlet: Any) -> bytes:
     return b""
 
 
-def _populate(api: Api, kubelet: Kubelet, tools: Any) -> None:
+def _populate(api: Api, kubelet: Kubelet) -> None:
     for crd in crdgen.documents().values():
         if crd["metadata"]["name"] == "nodemetrics.slo.koordinator.sh":
             schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
             schema["properties"]["status"]["x-kubernetes-preserve-unknown-fields"] = True  # another client writes too
         api.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
-    end = time.monotonic() + tools.PATIENCE
+    end = time.monotonic() + PATIENCE_S
     while api.find("/apis/slo.koordinator.sh/v1alpha1/nodemetrics") is None:
         assert time.monotonic() < end
         time.sleep(0.1)

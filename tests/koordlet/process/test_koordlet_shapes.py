@@ -16,6 +16,7 @@ import pytest
 from koordlet.system.cgroup.naming import KubeQOS
 from tests.koordlet.process.cluster import NODE
 from tests.koordlet.process.fleet import Fleet, PodSpec
+from tests.koordlet.process.patience import until
 from tests.koordlet.process.scene import Scene
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
@@ -54,9 +55,9 @@ def namespace() -> Iterator[None]:
 
 
 @pytest.fixture
-def scene(namespace: None, tools: Any, trees: Any, views: Any, tmp_path: Path) -> Iterator[Scene]:
+def scene(namespace: None, trees: Any, views: Any, tmp_path: Path) -> Iterator[Scene]:
     fleet = Fleet(trees())
-    scene = Scene(tools, fleet, views(fleet.tree), tmp_path, gates="TCNetworkQoS=true")
+    scene = Scene(fleet, views(fleet.tree), tmp_path, gates="TCNetworkQoS=true")
     try:
         yield scene
     finally:
@@ -74,7 +75,7 @@ def picture() -> tuple[str, ...]:
 
 
 def test_the_interface_is_shaped_and_itself_again(scene: Scene) -> None:
-    tools, before = scene.tools, picture()
+    before = picture()
     scene.fleet.add(PodSpec("batch", KubeQOS.BESTEFFORT, "BE"))
     scene.open(ON, cpus=2, memory_mib=4096)
     pods = scene.fleet.manifests(NODE)
@@ -96,13 +97,13 @@ def test_the_interface_is_shaped_and_itself_again(scene: Scene) -> None:
         return scene.koordlet.answer("/enforcement") is not None
 
     scene.start()
-    tools.until(lambda: alive() and shaped(), "classes, sets and rules")
+    until(lambda: alive() and shaped(), "classes, sets and rules")
     scene.koordlet.kill()
     assert shaped(), "a kill takes nothing back"
     scene.ask(OFF)
     scene.start()
-    tools.until(lambda: alive() and picture() == before, "what the killed one left to be removed")
+    until(lambda: alive() and picture() == before, "what the killed one left to be removed")
     scene.ask(ON)
-    tools.until(shaped, "classes, sets and rules again")
+    until(shaped, "classes, sets and rules again")
     assert scene.stop() == 0
     assert picture() == before

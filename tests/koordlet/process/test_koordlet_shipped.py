@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from koordlet.system.cgroup.naming import KubeQOS
 from tests.koordlet.process.cluster import NODE, TOKEN, TOPOLOGY, Api, Kubelet
 from tests.koordlet.process.documented import undocumented
 from tests.koordlet.process.fleet import Fleet, PodSpec
+from tests.koordlet.process.patience import until
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
 
@@ -36,16 +39,16 @@ FAULTS = ("strategy failed", "State callback failed", "Handler failed", "Backgro
 
 
 @pytest.fixture
-def cluster(tools: Any, tmp_path: Path) -> Iterator[tuple[Api, Kubelet]]:
+def cluster(tmp_path: Path) -> Iterator[tuple[Api, Kubelet]]:
     """A Node without NodeSLO and NodeMetric."""
-    api, kubelet = Api(tmp_path / "api", tools.free_port()), Kubelet(tmp_path)
+    api, kubelet = Api(tmp_path / "api", free_port()), Kubelet(tmp_path)
     try:
         api.start()
-        tools.until(api.ready, "the API server")
+        until(api.ready, "the API server")
         for crd in crdgen.documents().values():
             api.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
         for path in (TOPOLOGY, f"/apis/slo.koordinator.sh/v1alpha1/nodeslos/{NODE}"):
-            tools.until(lambda path=path: api.find(path.rpartition("/")[0]), path)
+            until(partial(api.find, path.rpartition("/")[0]), path)
         api.call("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
         status = {
             "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
@@ -61,7 +64,7 @@ def cluster(tools: Any, tmp_path: Path) -> Iterator[tuple[Api, Kubelet]]:
             api.kill()
 
 
-def test_it_starts_and_serves(cluster: tuple[Api, Kubelet], tools: Any, trees: Any, views: Any, koordlets: Any) -> None:
+def test_it_starts_and_serves(cluster: tuple[Api, Kubelet], trees: Any, views: Any, koordlets: Any) -> None:
     api, kubelet = cluster
     fleet = Fleet(trees())
     try:
@@ -74,8 +77,8 @@ def test_it_starts_and_serves(cluster: tuple[Api, Kubelet], tools: Any, trees: A
             view, f"--kubeconfig={api.kubeconfig}", f"--kubelet-token-file={view.scratch / 'token'}",
             f"--audit-log-dir={view.state / 'audit'}", *SHIPPED, standalone=False,
         ).wait()  # fmt: skip
-        tools.until(lambda: koordlet.answer("/readyz") is not None, "every condition to be good")
-        tools.until(lambda: api.find(TOPOLOGY), "the node's topology")
+        until(lambda: koordlet.answer("/readyz") is not None, "every condition to be good")
+        until(lambda: api.find(TOPOLOGY), "the node's topology")
 
         def runs() -> dict[str, float]:
             name = "koord_periodic_task_runs"
@@ -85,7 +88,7 @@ def test_it_starts_and_serves(cluster: tuple[Api, Kubelet], tools: Any, trees: A
         quick = ("collect-use", "qos", "report-node-topology", "pods")
         before = runs()
         assert set(quick) <= before.keys()
-        tools.until(lambda: all(runs()[task] >= before[task] + ROUNDS for task in quick), "some rounds of everything")
+        until(lambda: all(runs()[task] >= before[task] + ROUNDS for task in quick), "some rounds of everything")
         families = koordlet.families()
         assert undocumented(families) == []
         up = {s.labels["collector"]: (s.value, s.labels["reason"]) for s in families["koordlet_collector_up"].samples}

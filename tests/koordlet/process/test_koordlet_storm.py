@@ -32,12 +32,12 @@ PODS = 12
 
 
 @pytest.fixture
-def storm(tools: Any, trees: Any, views: Any, tmp_path: Path) -> Iterator[Storm]:
+def storm(trees: Any, views: Any, tmp_path: Path) -> Iterator[Storm]:
     seed = int.from_bytes(os.urandom(4), "big")
     print(f"seed {seed}")
     rng, clock = random.Random(seed), SteppedClock(tmp_path)
     fleet = Fleet(trees())
-    scene = Scene(tools, fleet, views(fleet.tree), tmp_path, environ=clock.environ)
+    scene = Scene(fleet, views(fleet.tree), tmp_path, environ=clock.environ)
     plane = ControlPlane(scene, tmp_path)
     try:
         small_state(scene.view)

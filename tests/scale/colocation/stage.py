@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from koordlet.system.cgroup.naming import KubeQOS
-from tests.koordlet.process import conftest as lab
 from tests.koordlet.process.fleet import Need, PodSpec
+from tests.koordlet.process.kernelfigures import keyed, process_cpu_seconds
+from tests.koordlet.process.patience import until
 from tests.scale.colocation import requests
 from tests.scale.colocation.requests import Request, Stop
 from tests.scale.colocation.testbed import HERE, Testbed, cpu_times, disk_below
@@ -133,7 +134,7 @@ class Stage(Testbed):
         pages, self._food = self._disk("pages", SERVICE_MIB), self._disk("food", HOG_MIB)
         self.open_node(spec(self.disk))
         self._run(self.web.container_dirs[0], str(HERE / "service.py"), self.socket, pages, str(self.scratch / "food"))
-        lab.until(lambda: Path(self.socket).exists(), "the service", 30.0)
+        until(lambda: Path(self.socket).exists(), "the service", 30.0)
 
     def calibrate(self, load: float) -> float:
         """Measure the CPU seconds of a request; the client then uses the rate for the wanted load of the service's
@@ -220,12 +221,12 @@ class Stage(Testbed):
     def _counters(self, phase: str) -> tuple[float, ...]:
         """now; CPU seconds of the service and of the phase's hogs; refaults of the service; seconds of the contested
         CPU that were stolen, that foreign processes used; koordlet's CPU seconds."""
-        stat = lab.keyed(self.tree.path("memory", self.web.container_dirs[0]) / "memory.stat")
+        stat = keyed(self.tree.path("memory", self.web.container_dirs[0]) / "memory.stat")
         refaults = sum(value for name, value in stat.items() if name.startswith("workingset_refault"))
         batch = sum(self.cpu_seconds(pod.dir) for pod in self.hogs[phase])
         busy, steal = cpu_times(self.mine)
         enforcer = self.scene.koordlet.process if phase == ENFORCED else None
-        enforcing = lab.process_cpu_seconds(enforcer.pid) if enforcer is not None else 0.0
+        enforcing = process_cpu_seconds(enforcer.pid) if enforcer is not None else 0.0
         strangers = busy - self.cpu_seconds("") - enforcing
         return time.monotonic(), self.cpu_seconds(self.web.dir), batch, float(refaults), steal, strangers, enforcing
 

@@ -16,9 +16,11 @@ from typing import Any
 from koordlet.system.cgroup.naming import CgroupDriver, kubepods_dir
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
-from tests.koordlet.process import conftest as lab
 from tests.koordlet.process.fleet import Fleet
+from tests.koordlet.process.kernelfigures import keyed
+from tests.koordlet.process.podtree import PodTree
 from tests.koordlet.process.scene import Scene
+from tests.koordlet.process.view import View
 from tests.scale.colocation.requests import Stop
 
 HERE = Path(__file__).resolve().parent
@@ -45,11 +47,11 @@ class Testbed:
 
     def __init__(self, scratch: Path, *, gates: str, probes: bool = False, weight: int = HEAVY) -> None:
         self.scratch = scratch
-        self.tree = lab.PodTree(Host(Roots.host()), CgroupDriver.CGROUPFS, weight, disks=True)
+        self.tree = PodTree(Host(Roots.host()), CgroupDriver.CGROUPFS, weight, disks=True)
         self.processes: list[subprocess.Popen[bytes]] = []
         self.fleet = Fleet(self.tree)
-        self.view = lab.View(self.tree, scratch / "view", bpffs=probes)
-        self.scene = Scene(lab, self.fleet, self.view, scratch, gates=gates)
+        self.view = View(self.tree, scratch / "view", bpffs=probes)
+        self.scene = Scene(self.fleet, self.view, scratch, gates=gates)
         self.client_groups = [root / f"{self.tree.top}-client" for root in self.controllers("cpu")]
         for group in self.client_groups:
             group.mkdir()
@@ -136,7 +138,7 @@ class Testbed:
     def cpu_seconds(self, directory: str) -> float:
         """CPU seconds used by a group since its creation."""
         if self.tree.v2:
-            return lab.keyed(self.tree.path("cpu", directory) / "cpu.stat")["usage_usec"] / 1e6
+            return keyed(self.tree.path("cpu", directory) / "cpu.stat")["usage_usec"] / 1e6
         return int((self.tree.path("cpuacct", directory) / "cpuacct.usage").read_text()) / 1e9
 
     @contextmanager

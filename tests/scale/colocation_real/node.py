@@ -24,8 +24,9 @@ from koordlet.api.encoding import wire
 from koordlet.api.sloconfig import configmap, profile
 from koordlet.api.sloconfig.extensions import extensions_for_node, merge_extensions
 from koordlet.system.cgroup.naming import KubeQOS
-from tests.koordlet.process import conftest as lab
 from tests.koordlet.process.fleet import Need, Pod, PodSpec
+from tests.koordlet.process.kernelfigures import process_cpu_seconds
+from tests.koordlet.process.patience import until
 from tests.koordlet.process.scene import SLO
 from tests.scale.colocation.client import WARM_SECONDS
 from tests.scale.colocation.requests import percentile, seconds_of
@@ -131,9 +132,9 @@ class RealNode(Testbed):
                 self._finish(service, command)
             with (service.place / "log").open("wb") as log:
                 self.start(self._groups(service), service.command(), stdout=log, stderr=log)
-            lab.until(service.answers, f"{service.name} ({service.place / 'log'})", PATIENCE)
+            until(service.answers, f"{service.name} ({service.place / 'log'})", PATIENCE)
             for command in service.fill():
-                lab.until(partial(_succeeds, command), f"data of {service.name}", PATIENCE)
+                until(partial(_succeeds, command), f"data of {service.name}", PATIENCE)
 
     @contextmanager
     def enforced(self, phase: str | None) -> Iterator[None]:
@@ -241,7 +242,7 @@ class RealNode(Testbed):
     def _counters(self, pods: Sequence[Pod], phase: str) -> tuple[float, float, float, float]:
         """CPU seconds of services, of batch pods and of koordlet; stolen seconds."""
         enforcer = self.scene.koordlet.process if phase in ENFORCED else None
-        enforcing = lab.process_cpu_seconds(enforcer.pid) if enforcer is not None else 0.0
+        enforcing = process_cpu_seconds(enforcer.pid) if enforcer is not None else 0.0
         services = sum(self.cpu_seconds(pod.dir) for pod in self.pods.values())
         work = 0.0 if phase == ALONE else sum(self.cpu_seconds(pod.dir) for pod in pods)
         return services, work, enforcing, cpu_times()[1]
@@ -268,7 +269,7 @@ class RealNode(Testbed):
                     continue
             return not pids
 
-        lab.until(gone, f"{pod.spec.name} to be empty", PATIENCE)
+        until(gone, f"{pod.spec.name} to be empty", PATIENCE)
 
 
 def _succeeds(command: Sequence[str]) -> bool:
