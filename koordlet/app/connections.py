@@ -67,7 +67,6 @@ class ConnectionGuard:
         self._guarded: dict[int, GuardedConnection] = {}
         """By identity, the one that is idle longest first."""
         self._by_transport: dict[int, GuardedConnection] = {}
-        self.refused = 0
 
     @property
     def settings(self) -> dict[str, float | int]:
@@ -109,7 +108,6 @@ class ConnectionGuard:
             free = sum(by_address.values()) < limits.connections
             admitted = free or (by_address[largest] > self._open[address] + 1 and self._evict(largest))
         if not admitted:
-            self.refused += 1
             return False
         self._open[address] += 1
         self._guarded[id(connection)] = connection

@@ -178,11 +178,6 @@ class MetricCache:
         times, values = ring.window(start, end, all_keys)
         return SeriesWindow(all_keys, times, values)
 
-    def last(self, kind: str, start: float, end: float, **labels: str) -> float | None:
-        """The newest value in the window, None if there is none."""
-        points = self.query(kind, start, end, **labels)
-        return points.aggregate(Aggregation.LAST) if len(points.values) else None
-
     def ring(self, name: str) -> Ring:
         """The ring of a kind, created at first use."""
         ring = self._rings.get(name)

@@ -32,12 +32,6 @@ def columns(snapshot: object, names: Iterable[str]) -> dict[str, Ints]:
     return {name: getattr(snapshot, name) for name in names}
 
 
-def row_of(keys: Ints, key: int) -> int | None:
-    """The index of `key` in sorted keys, None if it is not one of them."""
-    index = int(np.searchsorted(keys, key))
-    return index if index < len(keys) and keys[index] == key else None
-
-
 def sum_by(group: npt.NDArray[np.intp], values: npt.NDArray[Any], groups: int) -> Ints:
     """Sums of the rows of `values` with equal group number (0 or more); a group without rows is zero."""
     total = np.zeros((groups, *values.shape[1:]), dtype=np.int64)

@@ -52,8 +52,6 @@ class HostFacts:
     """Controllers that can be used: on v1 the mounted ones, on v2 those in the root's `cgroup.controllers`."""
     cgroupfs: bool
     """The cgroup root is a cgroup file system, not a plain directory tree as in tests."""
-    kernel_release: str
-    kernel_version: tuple[int, int, int]
     page_size: int
     clk_tck: int
     online_cpus: CPUSet
@@ -113,7 +111,6 @@ class Host:
 def probe(roots: Roots) -> HostFacts:
     mounts = _mounts(roots)
     cgroups = find_cgroup_mounts(mounts, roots.cgroup)
-    release = kernel.release(roots)
     cpu = read_cpuinfo(roots)
     features = {
         "root": Feature.when(os.geteuid() == 0, f"running as uid {os.geteuid()}, kernel settings need root"),
@@ -141,8 +138,6 @@ def probe(roots: Roots) -> HostFacts:
         cgroup_mounts=cgroups,
         controllers=_controllers(cgroups),
         cgroupfs=_is_cgroupfs(cgroups),
-        kernel_release=release,
-        kernel_version=kernel.parse_release(release),
         page_size=os.sysconf("SC_PAGE_SIZE"),
         clk_tck=_clock_ticks_per_second(),
         online_cpus=_online(roots),

@@ -1,4 +1,4 @@
-"""Which kernel this is: release, BTF, PSI, capabilities of the process.
+"""What the kernel offers: BTF, PSI, capabilities of the process.
 
 Every probe returns a `Feature`, which carries the reason when something is missing; none raises.
 `koordlet.system.host` calls them once.
@@ -15,7 +15,6 @@ from koordlet.system import capabilities
 from koordlet.system.roots import Roots
 
 _CAP_EFFECTIVE = re.compile(r"^CapEff:\s*([0-9a-fA-F]+)$", re.MULTILINE)
-_RELEASE = re.compile(r"^(\d+)\.(\d+)(?:\.(\d+))?")
 _CAP_SYS_ADMIN, _CAP_PERFMON, _CAP_BPF = 21, 38, 39
 """The last two since Linux 5.8."""
 
@@ -43,21 +42,9 @@ def read_text(path: Path) -> str | None:
         return None
 
 
-def release(roots: Roots) -> str:
-    """`<proc>/sys/kernel/osrelease`, else uname."""
-    text = read_text(roots.proc_sys / "kernel/osrelease")
-    return text.strip() if text else os.uname().release
-
-
 def boot_id(roots: Roots) -> str:
     """The id of the current boot. Raises OSError if procfs has none."""
     return (roots.proc_sys / "kernel/random/boot_id").read_text().strip()
-
-
-def parse_release(text: str) -> tuple[int, int, int]:
-    """`6.1.0-21-amd64` -> (6, 1, 0); (0, 0, 0) for a text that does not begin with a version."""
-    match = _RELEASE.match(text)
-    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else (0, 0, 0)
 
 
 def btf(roots: Roots) -> Feature:

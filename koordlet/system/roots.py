@@ -1,15 +1,15 @@
 """Where the kernel's file systems are mounted, as seen from this process.
 
 In a DaemonSet the host's trees are mounted at `/host-*`; on the host they have their usual paths. `agent_mode=hostMode`
-selects the host's paths, any other value those of the DaemonSet (spec 03 §1.1). Readers take all paths from here, so a
-test builds a tree in a temporary directory and uses `Roots.under`.
+selects the host's paths, any other value those of the DaemonSet (spec 03 §1.1). Readers take all paths from here, so
+tests can point them at trees of their own.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 AGENT_MODE_ENV = "agent_mode"
@@ -73,13 +73,6 @@ class Roots:
         """The set that `agent_mode` selects; `env` defaults to the process environment."""
         mode = (os.environ if env is None else env).get(AGENT_MODE_ENV, "")
         return cls.host() if mode == HOST_MODE else cls.daemonset()
-
-    @classmethod
-    def under(cls, base: Path) -> Roots:
-        """The host's layout below `base`, for tests."""
-        host = cls.host()
-        names = [name for name in cls.__slots__ if name != "host_mode"]
-        return replace(host, **{name: base / getattr(host, name).relative_to("/") for name in names})
 
     @property
     def resctrl(self) -> Path:

@@ -88,6 +88,8 @@ def cluster(context: WiringContext) -> Cluster:
         duration=duration,
         on_own_delay=lambda seconds: context.registries.count("kubelet_own_delay_seconds_total", by=seconds),
     )
+    context.registries.view("kubelet_decoded_bytes_total", lambda: [((), kubelet.decoded_bytes)])
+    context.registries.view("kubelet_postponed_pods_total", lambda: [((), kubelet.postponed)])
     pods = states.connect(
         kubelet,
         (lambda meta, driver: _task_ids(context, meta, driver)) if options.enable_pod_taskids else None,

@@ -203,6 +203,7 @@ HEALTH_DASHBOARD = Dashboard(
                             sum_by("type, callback", rate("koordlet_state_callback_failures_total", N)),
                             "failed {{type}} {{callback}}",
                         ),
+                        Query(sum_by("node", rate("koordlet_pleg_handler_failures_total", N)), "failed handlers"),
                     ],
                     unit="cps",
                 ),

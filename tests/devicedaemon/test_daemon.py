@@ -18,9 +18,9 @@ from koordlet.metriccache.facts import FACT_XPU
 from koordlet.metricsadvisor.conditions import CollectorConditions
 from koordlet.metricsadvisor.facts.xpu import XpuCollector
 from koordlet.prometheus import Registries
-from koordlet.system.roots import Roots
 from tests.devicedaemon import vendortools as tools
 from tests.devicedaemon.machine import Machine, all_texts
+from tests.koordlet.roots import roots_under
 from tests.waiting import wait_until
 
 SHORT_INTERVAL = "--sleep-interval=50ms"
@@ -30,7 +30,7 @@ HUAWEI, KUNLUN = ["npu-0-0", "npu-4-1"], ["xpu-0", "xpu-1"]
 
 async def expected(machine: Machine) -> list[DeviceDescription]:
     """The devices from the same texts and sysfs, without a process."""
-    node = HostNode(tools.Scripted(all_texts()), Roots.under(machine.base), machine.base / "dev")
+    node = HostNode(tools.Scripted(all_texts()), roots_under(machine.base), machine.base / "dev")
     return [device for vendor in VENDORS for device in await vendor.discover(node)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from devicedaemon.vendors.node import HostNode, ToolError
-from koordlet.system.roots import Roots
+from tests.koordlet.roots import roots_under
 
 NPU_MODEL = """\
 \tNPU ID                         Chip ID                        Chip Logic ID                  Chip Name
@@ -200,4 +200,4 @@ def node(tmp_path: Path, texts: Texts, davinci: tuple[int, ...] = ()) -> HostNod
     for number in davinci:
         (dev / f"davinci{number}").touch()
     (dev / "davinci_manager").touch()
-    return HostNode(Scripted(texts), Roots.under(tmp_path), dev)
+    return HostNode(Scripted(texts), roots_under(tmp_path), dev)

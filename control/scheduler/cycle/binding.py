@@ -83,11 +83,6 @@ class Binder:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def idle(self) -> None:
-        """Wait until no binding is in progress."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-
     async def stop(self) -> None:
         """Cancel the bindings in progress. Those that reached the API server count; the next start sees them."""
         await end_tasks(*self._tasks)

@@ -159,7 +159,6 @@ class Diagnoses:
         self.on = on
         self.blocking = blocking
         self.processors: list[Process] = [write]
-        self.dropped = 0
         self._clock = clock
         self._limit = limit
         self._workers = workers
@@ -177,7 +176,6 @@ class Diagnoses:
         try:
             self._queue.put_nowait(diagnosis)
         except asyncio.QueueFull:
-            self.dropped += 1
             log.warning("Dropped a diagnosis: the queue is full", pod=pod.key, waiting=self._limit)
 
     async def start(self) -> None:

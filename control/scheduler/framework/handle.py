@@ -7,7 +7,7 @@ Services that are built from the plugins follow later, in a `Runtime` that `Plug
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -31,8 +31,6 @@ class Objects(Protocol):
 
 class PodsAtPermit(Protocol):
     """Pods that are held at Permit."""
-
-    def waiting_pods(self) -> Iterable[PodInfo]: ...
 
     def waiting(self, uid: str) -> PodInfo | None: ...
 

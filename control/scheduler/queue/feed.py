@@ -39,10 +39,6 @@ class Feed:
         for flush in self._flushes:
             await flush.stop()
 
-    async def pop(self) -> PodInfo:
-        """Wait for the next pod."""
-        return (await self.pop_run(1))[0]
-
     async def pop_run(self, limit: int) -> list[PodInfo]:
         """Wait for the next pods, at least one, all of one shape."""
         while not (run := self.queue.pop_run(limit)):

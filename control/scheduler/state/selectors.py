@@ -33,7 +33,6 @@ class _Tally:
     weight: Weight
     live: bool
     column: RowColumn
-    total: int = 0
     counter: ReferenceType[PodCounter] | None = None
 
 
@@ -51,10 +50,6 @@ class PodCounter:
         """[row]"""
         counts: IntArray = self._tally.column.data
         return counts
-
-    @property
-    def total(self) -> int:
-        return self._tally.total
 
 
 @dataclass
@@ -122,7 +117,6 @@ class PodCounters:
         for tally, times in self._members(pod.shape):
             if not (tally.live and pod.terminating):
                 tally.column.data[row] += sign * times
-                tally.total += sign * times
 
     def _place(self, row: int, pod: PodInfo, sign: int) -> None:
         shape = pod.shape
@@ -153,10 +147,8 @@ class PodCounters:
     def _fill(self, tally: _Tally) -> None:
         data = tally.column.data
         data[:] = 0
-        tally.total = 0
         for shape, pods in self._placed.items():
             times = tally.weight(shape)
             for place, number in pods.items() if times else ():
                 if place >= 0 or not tally.live:
                     data[place if place >= 0 else ~place] += number * times
-                    tally.total += number * times

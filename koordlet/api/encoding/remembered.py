@@ -36,8 +36,6 @@ class RememberedTexts(Generic[T]):
         self._results: OrderedDict[str, tuple[T | None, Exception | None]] = OrderedDict()
         self.kept_chars = 0
         """Characters of the remembered texts."""
-        self.parsed_chars = 0
-        """Characters given to `parse` since the start; unchanged texts add nothing."""
 
     def __call__(self, text: str) -> T:
         """The result for `text`. Raises what `parse` raises."""
@@ -55,7 +53,6 @@ class RememberedTexts(Generic[T]):
         return len(self._results)
 
     def _add(self, text: str) -> tuple[T | None, Exception | None]:
-        self.parsed_chars += len(text)
         known: tuple[T | None, Exception | None]
         try:
             known = self._parse(text), None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from koordlet.probes.columns import Ints, Losses, align, columns, lost_since, row_of, subtract
+from koordlet.probes.columns import Ints, Losses, align, columns, lost_since, subtract
 from koordlet.probes.culprits.matrix import CulpritMatrix
 from koordlet.probes.layouts import BUCKETS, STALL_KIND
 
@@ -60,10 +60,6 @@ class MemStallSnapshot:
     """How long and how often tasks of the victim reclaimed because the culprit was at its limit: a memory cgroup, by
     its id in the hierarchy with the memory controller, or `NODE`."""
     lost: StallLosses
-
-    def row(self, key: int) -> int | None:
-        """Index of `key`, None when none of its tasks has stalled."""
-        return row_of(self.keys, key)
 
 
 _ROWS = ("hist", "sum_ns", "wakeups", "direct_pages", "limit_pages")

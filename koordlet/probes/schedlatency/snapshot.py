@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from koordlet.probes.columns import Ints, Losses, align, columns, lost_since, row_of, subtract
+from koordlet.probes.columns import Ints, Losses, align, columns, lost_since, subtract
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +56,6 @@ class SchedLatencySnapshot:
     def sum_ns(self) -> Ints:
         """Time spent waiting for a CPU that another task had, without throttling, ``[n]``."""
         return self.wakeup_sum_ns + self.preempt_sum_ns
-
-    @property
-    def count(self) -> Ints:
-        """The number of waits, ``[n]``."""
-        counts: Ints = self.hist.sum(axis=1)
-        return counts
-
-    @property
-    def max_ns(self) -> Ints:
-        """The longest wait since the cgroup was first seen; a window has the same."""
-        return np.maximum(self.wakeup_max_ns, self.preempt_max_ns)
-
-    def row(self, key: int) -> int | None:
-        """Index of `key`, None when none of its tasks has run."""
-        return row_of(self.keys, key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,12 @@ FAMILIES = (
         "Time by which koordlet's own work delayed the reading of kubelet answers.",
         node_label=False,
     ),
+    internal("kubelet_decoded_bytes_total", "JSON of new and changed pods in kubelet answers.", node_label=False),
+    internal(
+        "kubelet_postponed_pods_total",
+        "Pods in kubelet answers that change too fast, so that their earlier state was used.",
+        node_label=False,
+    ),
     external("node_resource_allocatable", "Allocatable batch and mid resources of the node.", ("resource", "unit")),
     external(
         "container_resource_requests",
@@ -73,6 +79,7 @@ FAMILIES = (
     internal("audit_written_bytes_total", "Bytes written to the audit log."),
     internal("pleg_events_total", "Cgroups of pods and containers added or deleted, by kind.", ("kind",)),
     internal("pleg_overflows_total", "Overflows of the inotify queue of pod directories."),
+    internal("pleg_handler_failures_total", "Failed handlers of pod events."),
     internal("pleg_directories", "Pod directories: how=watched or polled.", ("how",)),
     internal("state_callback_failures_total", "Failed callbacks of state changes.", ("type", "callback")),
     internal("node_metric_reports_total", "NodeMetric reports, by outcome.", ("status",)),

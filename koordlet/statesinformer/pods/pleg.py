@@ -105,6 +105,7 @@ class Pleg:
         """Export the counts."""
         registries.view("pleg_events_total", lambda: [((kind.value,), count) for kind, count in self.counts.items()])
         registries.view("pleg_overflows_total", lambda: [((), self.overflows)])
+        registries.view("pleg_handler_failures_total", lambda: [((), self.handler_failures)])
         registries.view("pleg_directories", lambda: [(("watched",), self.watched), (("polled",), self.unwatched)])
 
     def add_handler(self, handler: Callable[[PodEvent], object]) -> None:

@@ -159,7 +159,6 @@ async def test_diagnoses_beyond_the_queue_are_dropped() -> None:
 
     for number in range(5):  # no other task runs meanwhile
         fail(number)
-    assert diagnoses.dropped == 2
     for _ in range(20):
         await asyncio.sleep(0)
     assert len(reported) == 3

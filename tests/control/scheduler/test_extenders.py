@@ -23,6 +23,7 @@ from koordlet.app.http import HttpServer
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.gangworld import RecordingReporter
 from tests.control.scheduler.toys import TOYS, cycle_of, queue_of
+from tests.waiting import until
 
 POINTS = {"filter": ("Cordon", "Fits"), "score": ("Fits",), "queueSort": ("PrioritySort",)}
 
@@ -202,8 +203,7 @@ async def test_the_loop_calls_extenders_before_each_cycle_and_to_bind(service: S
     info = cluster.info(pod("p"))
     queue.add(info)
     await loop.work_extended(extenders, queue.pop_run(1)[0])
-    async with asyncio.timeout(60):
-        await binder.idle()
+    await until(lambda: not len(binder))
     bound = [body for verb, body in service.asked if verb == "bind"]
     assert bound == [{"PodName": "p", "PodNamespace": "default", "PodUID": info.uid, "Node": "c"}]
     assert len(queue) == 0
@@ -217,8 +217,7 @@ async def test_the_loop_calls_extenders_before_each_cycle_and_to_bind(service: S
     third = cluster.info(pod("r"))
     queue.add(third)
     await loop.work_extended(extenders, queue.pop_run(1)[0])
-    async with asyncio.timeout(60):
-        await binder.idle()
+    await until(lambda: not len(binder))
     assert reporter.messages["r"].endswith("/x: no")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
@@ -19,6 +17,7 @@ from control.scheduler.process.metrics import SchedulerMetrics
 from control.scheduler.state.pods import PodInfo
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import Guard, cycle_over, framework_of, queue_of
+from tests.waiting import until
 
 POINTS = {
     "queueSort": ("PrioritySort",),
@@ -59,8 +58,7 @@ async def test_the_attempt_of_a_pod_deleted_at_permit_ends() -> None:
     loop.work(queue.pop_run(1))
     assert len(reporter.monitor) == 1
     cycle.waiting.reject(held.uid, "", "removed")  # as the handler of the deletion does
-    async with asyncio.timeout(60):
-        await loop.binders["koord-scheduler"].idle()
+    await until(lambda: not len(loop.binders["koord-scheduler"]))
     assert len(reporter.monitor) == 0
 
 
@@ -80,8 +78,7 @@ async def test_the_release_of_a_rejected_pod_wakes_a_pod_that_lacked_its_room() 
     assert queue.counts()["unschedulable"] == 1  # second lacks the cpu that first holds
     now[0] += 5
     cycle.waiting.reject(first.uid, "Guard", "not after all")
-    async with asyncio.timeout(60):
-        await loop.binders["koord-scheduler"].idle()
+    await until(lambda: not len(loop.binders["koord-scheduler"]))
     assert cycle.cache.pods == {}
     record = queue.record(first.uid)
     assert record is not None
@@ -124,8 +121,7 @@ async def test_a_pod_that_a_plugin_wants_next_leaves_the_queue_at_once() -> None
     loop.work(queue.pop_run(1))
     assert [pod.assumed for pod in (first, between, chosen)] == [True, False, True]
     assert registry.get_sample_value("scheduler_next_pod_delete_from_queue_latency_count") == 1
-    async with asyncio.timeout(60):
-        await loop.binders["koord-scheduler"].idle()
+    await until(lambda: not len(loop.binders["koord-scheduler"]))
 
 
 async def test_a_pod_that_is_too_long_is_rejected_with_a_reason_until_it_is_shorter() -> None:
@@ -149,5 +145,4 @@ async def test_a_pod_that_is_too_long_is_rejected_with_a_reason_until_it_is_shor
     queue.activate([after.key])
     loop.work(queue.pop_run(1))
     assert after.assumed
-    async with asyncio.timeout(60):
-        await loop.binders["koord-scheduler"].idle()
+    await until(lambda: not len(loop.binders["koord-scheduler"]))

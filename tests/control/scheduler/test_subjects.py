@@ -30,6 +30,7 @@ from koordlet.api.core import Node, Pod
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import cycle_over, framework_of, queue_of
 from tests.fakeclock import FakeClock
+from tests.waiting import until
 
 KIND = "Claim"
 
@@ -165,8 +166,7 @@ class Scene:
 
     async def work(self) -> None:
         self.loop.work(self.queue.pop_run(1))
-        async with asyncio.timeout(60):
-            await self.loop.binders["koord-scheduler"].idle()
+        await until(lambda: not len(self.loop.binders["koord-scheduler"]))
 
 
 async def test_a_subject_is_bound_by_its_plugin_and_counted() -> None:

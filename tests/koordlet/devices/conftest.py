@@ -10,6 +10,7 @@ import pytest
 from koordlet.devices.nvml import Nvml
 from koordlet.system.roots import Roots
 from tests import nvidia
+from tests.koordlet.roots import roots_under
 
 FIRST, SECOND = "0000:1a:00.0", "0000:c1:00.0"
 
@@ -38,7 +39,7 @@ def machine(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 @pytest.fixture
 def roots(tmp_path: Path) -> Roots:
-    return Roots.under(tmp_path)
+    return roots_under(tmp_path)
 
 
 @pytest.fixture

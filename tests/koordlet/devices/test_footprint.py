@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[3]
 LOADED = (
     "import sys\n"
     "print(sorted({'pynvml', 'koordlet.devices.nvml', 'koordlet.metricsadvisor.periodic.gpu'} & set(sys.modules)))"
@@ -13,7 +14,8 @@ LOADED = (
 
 
 def loaded_by(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", f"{code}\n{LOADED}"], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", f"{code}\n{LOADED}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
@@ -25,8 +27,8 @@ def test_a_reading_without_a_driver_does_not_load_pynvml(tmp_path: Path) -> None
     code = f"""
 from pathlib import Path
 from koordlet.devices.gpus import Gpus
-from koordlet.system.roots import Roots
-snapshot = Gpus(Roots.under(Path({str(tmp_path)!r})), lambda: 0.0).read()
+from tests.koordlet.roots import roots_under
+snapshot = Gpus(roots_under(Path({str(tmp_path)!r})), lambda: 0.0).read()
 assert snapshot.problem
 """
     assert loaded_by(code) == "['koordlet.devices.nvml']"

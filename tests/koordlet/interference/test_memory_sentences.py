@@ -19,6 +19,7 @@ from koordlet.probes.culprits.slots import SPECIAL_KEYS
 from koordlet.probes.memstall.snapshot import KINDS, NODE, MemStallSnapshot, sums_only
 from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
 from tests.koordlet.interference.conftest import Make
+from tests.koordlet.probes.rows import row_of
 
 WEB, BATCH, SSH, WEBS_LIMIT = 10, 20, 30, 110
 
@@ -28,7 +29,7 @@ def reading(
 ) -> MemStallSnapshot:
     """web's *kinds* -> ms; *reclaims*: (task, limit) -> (ms, count); *wakeups* of kswapd by key."""
     base: MemStallSnapshot = sums_only(dict.fromkeys({WEB, *wakeups}, 0))
-    sums, row = base.sum_ns.copy(), base.row(WEB)
+    sums, row = base.sum_ns.copy(), row_of(base, WEB)
     for kind, ms in kinds.items():
         sums[row, KINDS.index(kind)] = ms * 1_000_000
     columns = [(task, limit, ms * 1_000_000, count) for (task, limit), (ms, count) in sorted(reclaims.items())]

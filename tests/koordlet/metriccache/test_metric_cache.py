@@ -8,6 +8,7 @@ import pytest
 from koordlet.metriccache import Aggregation, AggregationError, Batch, MetricCache, SeriesError
 from koordlet.metriccache.kinds import BY_NAME, KINDS
 from koordlet.metriccache.snapshot import SnapshotError, load, save
+from tests.koordlet.metriccache.lastvalue import last
 
 BOOT = "5f5b0e5e"
 
@@ -31,8 +32,8 @@ def test_partial_labels_pool_the_points_of_all_series() -> None:
     cache = filled()
     assert sorted(cache.query("pod_cpu_usage", 8, 9).values) == [16, 18, 24, 27]
     assert list(cache.query("pod_cpu_usage", 8, 9, pod_uid="uid-2").values) == [24, 27]
-    assert cache.last("pod_cpu_usage", 0, 9, pod_uid="uid-1") == 18
-    assert cache.last("pod_cpu_usage", 0, 9, pod_uid="gone") is None
+    assert last(cache, "pod_cpu_usage", 0, 9, pod_uid="uid-1") == 18
+    assert last(cache, "pod_cpu_usage", 0, 9, pod_uid="gone") is None
 
 
 def test_covered_is_the_time_between_first_and_last_sample() -> None:
@@ -64,7 +65,7 @@ def test_an_invalid_sample_rejects_the_whole_batch(kind: str, labels: tuple[str,
     batch.add(kind, 1.0, *labels)
     with pytest.raises(SeriesError, match=message):
         cache.commit(batch)
-    assert cache.last("node_memory_usage", 0, 100) is None
+    assert last(cache, "node_memory_usage", 0, 100) is None
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
@@ -88,7 +89,7 @@ def test_facts_have_an_age() -> None:
 
 def test_of_pooled_series_at_one_time_the_first_counts_as_last() -> None:
     assert filled().query("pod_cpu_usage", 0, 9).aggregate(Aggregation.LAST) == 18
-    assert filled().last("pod_cpu_usage", 0, 9) == 18
+    assert last(filled(), "pod_cpu_usage", 0, 9) == 18
 
 
 def test_the_time_range_of_pooled_series_is_that_of_all() -> None:

@@ -30,8 +30,9 @@ from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.host import Host
 from koordlet.system.proc.kidled import ENABLE
 from koordlet.system.proc.workingset import WorkingSet
-from koordlet.system.roots import Roots
 from tests.koordlet.cgroupfigures import memory_stat
+from tests.koordlet.metriccache.lastvalue import last
+from tests.koordlet.roots import roots_under
 
 ONE = ("containerd://1", 1)
 
@@ -116,7 +117,7 @@ def idle_pages(cold: int) -> str:
 
 class Machine:
     def __init__(self, base: Path, version: int, kidled: bool = False) -> None:
-        self.roots, self.version = Roots.under(base), version
+        self.roots, self.version = roots_under(base), version
         self.roots.cgroup.mkdir(parents=True)
         if version == 2:
             (self.roots.cgroup / "cgroup.controllers").write_text("cpu memory\n")
@@ -169,7 +170,7 @@ class Machine:
         self.switched += 1
 
     def last(self, kind: str, **labels: str) -> float | None:
-        return self.cache.last(kind, 0, 1e9, **labels)
+        return last(self.cache, kind, 0, 1e9, **labels)
 
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])

@@ -22,6 +22,7 @@ from koordlet.prometheus import Registries
 from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
 from koordlet.system.cpu.perf import CPI_EVENTS, PerfError, PerfEvent, PerfUnavailable
 from koordlet.system.kernel import Feature
+from tests.koordlet.metriccache.lastvalue import last
 
 MAIN = Subject(SubjectKind.CONTAINER, "containerd://1", "pod1/1", "main", pod_uid="uid-1", pod_name="web")
 OTHER = replace(MAIN, key="containerd://2", cgroup_dir="pod1/2", name="other")
@@ -93,8 +94,8 @@ async def test_running_containers_are_counted_on_the_online_cpus(make: Any) -> N
     assert not counted.open, "all are closed"
     assert collector.window == {"containerd://1": 1.5, "containerd://2": 5.0}
     labels = {"pod_uid": "uid-1", "container_id": "containerd://1"}
-    assert cache.last("container_cpi", 0, 1e9, **labels, cpi_resource="cycle") == pytest.approx(3e9)
-    assert cache.last("container_cpi", 0, 1e9, **labels, cpi_resource="instruction") == pytest.approx(2e9)
+    assert last(cache, "container_cpi", 0, 1e9, **labels, cpi_resource="cycle") == pytest.approx(3e9)
+    assert last(cache, "container_cpi", 0, 1e9, **labels, cpi_resource="instruction") == pytest.approx(2e9)
     row = {"node": "n", "pod_namespace": "", "pod_name": "web", "container_name": "other", "cpi_field": "instructions"}
     row |= labels | {"container_id": "containerd://2"}
     assert registries.external.get_sample_value("koordlet_container_cpi", row) == 1e9

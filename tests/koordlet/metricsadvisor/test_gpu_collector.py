@@ -28,7 +28,7 @@ from koordlet.metricsadvisor.periodic.gpu import ContainerPaths, GpuCollector, b
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.nodemetric.status import ReportPolicy, build_status
 from koordlet.statesinformer.pods.model import ContainerMeta, PodMeta, Subject, SubjectKind, Workloads, subjects_of
-from koordlet.system.roots import Roots
+from tests.koordlet.roots import roots_under
 from tests.nvidia import GIB, Gpu, Machine, build, load
 from tests.present import present
 
@@ -124,7 +124,7 @@ class Node:
     """A collector over the tests' library, with a clock that stands still."""
 
     def __init__(self, machine: Machine, *, patience: float = PATIENCE) -> None:
-        self.machine, self.now, self.roots = machine, 1000.0, Roots.under(machine.base)
+        self.machine, self.now, self.roots = machine, 1000.0, roots_under(machine.base)
         self.cache, self.registries = MetricCache(), Registries()
         self.registries.node = "own-node"
         self.conditions = CollectorConditions(self.registries)

@@ -37,6 +37,8 @@ from koordlet.system.cpu.cputopology import CpuInfo, CpuTopology
 from koordlet.system.host import Host
 from koordlet.system.proc.procfs import NumaMemInfo
 from koordlet.system.roots import Roots
+from tests.koordlet.metriccache.lastvalue import last
+from tests.koordlet.roots import roots_under
 from tests.present import present
 
 POD = Subject(SubjectKind.POD, "uid-1", "kubepods/pod1", "web", pod_uid="uid-1")
@@ -52,7 +54,7 @@ class Machine:
     """An empty host of one cgroup version."""
 
     def __init__(self, base: Path, version: int = 2) -> None:
-        self.version, self.roots = version, Roots.under(base)
+        self.version, self.roots = version, roots_under(base)
         self.roots.cgroup.mkdir(parents=True)
         if version == 2:
             (self.roots.cgroup / "cgroup.controllers").write_text("cpu memory\n")
@@ -166,10 +168,10 @@ def test_a_host_application_with_its_page_cache(machine: Machine) -> None:
     )
     machine.usage(209715200)
     collector.read()
-    assert machine.cache.last(SERIES, 0, 1e9) is None
+    assert last(machine.cache, SERIES, 0, 1e9) is None
     machine.now += 1
     collector.read()
-    assert machine.cache.last(SERIES, 0, 1e9, host_app_name="nginx") == 209715200
+    assert last(machine.cache, SERIES, 0, 1e9, host_app_name="nginx") == 209715200
 
 
 def test_a_host_application_that_is_not_there_costs_nothing(machine: Machine) -> None:
@@ -178,7 +180,7 @@ def test_a_host_application_that_is_not_there_costs_nothing(machine: Machine) ->
     machine.usage(1)
     (machine.roots.cgroup / ("memory" if machine.version == 1 else "") / "nginx").rename(machine.roots.cgroup / "away")
     collector.read()
-    assert machine.cache.last(SERIES, 0, 1e9) is None
+    assert last(machine.cache, SERIES, 0, 1e9) is None
 
 
 # --- node facts (§5.8)
@@ -189,7 +191,7 @@ MASKS = {"resctrl mounted": ("7ff\n", "7ff"), "not mounted": (None, ""), "damage
 
 @pytest.mark.parametrize(("text", "expected"), MASKS.values(), ids=MASKS)
 def test_basic_info(tmp_path: Path, text: str | None, expected: str) -> None:
-    roots = Roots.under(tmp_path)
+    roots = roots_under(tmp_path)
     if text is not None:
         (roots.resctrl / "info/L3").mkdir(parents=True)
         (roots.resctrl / "info/L3/cbm_mask").write_text(text)

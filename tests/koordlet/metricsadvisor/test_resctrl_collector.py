@@ -23,6 +23,7 @@ from koordlet.metricsadvisor.periodic.resctrl import (
 from koordlet.prometheus import Registries
 from koordlet.system.kernel import Feature
 from koordlet.system.resctrl import MonitoringData
+from tests.koordlet.metriccache.lastvalue import last
 
 DELTAS = {
     "counts up": (100, 150, 1.0, 50),
@@ -121,10 +122,12 @@ def test_levels_at_once_and_rates_from_the_second_round(machine: Any) -> None:
     tree.group("LS", mon_L3_00=(8192, 6000, 12000))
     collector.read()
     window = (0.0, 1e9)
-    assert cache.last("resctrl_resource_llc", *window, qos="LS", cache_id="0") == 8192
-    assert cache.last("resctrl_resource_mb", *window, qos="LS", cache_id="0", resctrl_mb_type="mbm_local_bytes") == 500
-    assert cache.last("resctrl_resource_mb", *window, qos="LS", cache_id="0", resctrl_mb_type="mbm_total_bytes") == 1000
-    assert cache.last("resctrl_resource_llc", *window, qos="LS", cache_id="1") is None
+    assert last(cache, "resctrl_resource_llc", *window, qos="LS", cache_id="0") == 8192
+    assert last(cache, "resctrl_resource_mb", *window, qos="LS", cache_id="0", resctrl_mb_type="mbm_local_bytes") == 500
+    assert (
+        last(cache, "resctrl_resource_mb", *window, qos="LS", cache_id="0", resctrl_mb_type="mbm_total_bytes") == 1000
+    )
+    assert last(cache, "resctrl_resource_llc", *window, qos="LS", cache_id="1") is None
     value = registries.external.get_sample_value
     assert value("koordlet_resctrl_llc_occupancy", {"node": "n", "cache_id": "0", "qos": "LS"}) == 8192
     labels = {"node": "n", "cache_id": "0", "qos": "LS", "mb_type": "mbm_total_bytes"}

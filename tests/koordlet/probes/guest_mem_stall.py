@@ -11,6 +11,7 @@ import pytest
 from koordlet.probes.memstall.probe import MemStall
 from koordlet.probes.memstall.snapshot import KINDS, diff
 from koordlet.system.cgroup.tree import cgroup_id
+from tests.koordlet.probes.rows import row_of
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
@@ -27,7 +28,7 @@ for _ in range(int(sys.argv[1])):
 
 def seconds(probe: MemStall, before: Any, group: Any) -> dict[str, float]:
     window = diff(before, probe.read())
-    row = window.row(cgroup_id(group.path("cpu")))
+    row = row_of(window, cgroup_id(group.path("cpu")))
     return {} if row is None else dict(zip(KINDS, (window.sum_ns[row] / 1e9).tolist(), strict=True))
 
 

@@ -24,6 +24,7 @@ from koordlet.probes.memstall.snapshot import KINDS, NODE, MemStallSnapshot, dif
 from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
 from koordlet.statesinformer.pods.model import Subject, SubjectKind
 from koordlet.system.cgroup.tree import cgroup_id
+from tests.koordlet.probes.rows import row_of
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
@@ -208,7 +209,7 @@ def key(group: Any) -> int:
 
 def of(window: MemStallSnapshot, group: Any) -> dict[str, Stalls]:
     """By kind, those that occurred."""
-    row = window.row(key(group))
+    row = row_of(window, key(group))
     if row is None:
         return {}
     counts, sums = window.hist[row].sum(axis=1).tolist(), (window.sum_ns[row] / 1e9).tolist()

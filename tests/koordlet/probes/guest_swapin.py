@@ -19,6 +19,7 @@ import pytest
 from koordlet.probes.memstall.probe import MemStall
 from koordlet.probes.memstall.snapshot import KINDS, MemStallSnapshot, diff
 from koordlet.system.cgroup.tree import cgroup_id
+from tests.koordlet.probes.rows import row_of
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
@@ -74,7 +75,7 @@ def numbers(path: Path) -> dict[str, int]:
 
 def kinds_of(window: MemStallSnapshot, group: Any) -> dict[str, tuple[int, float]]:
     """Kind -> (count, seconds) of those that occurred."""
-    row = window.row(cgroup_id(group.path("cpu")))
+    row = row_of(window, cgroup_id(group.path("cpu")))
     if row is None:
         return {}
     counts, sums = window.hist[row].sum(axis=1).tolist(), (window.sum_ns[row] / 1e9).tolist()

@@ -20,6 +20,7 @@ from koordlet.probes.memstall.snapshot import diff
 from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
 from koordlet.statesinformer.pods.model import Subject, SubjectKind
 from koordlet.system.cgroup.tree import cgroup_id
+from tests.koordlet.probes.rows import row_of
 from tests.present import present
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
@@ -77,5 +78,5 @@ def test_seconds_of_a_culprit_are_the_kernels_whatever_the_window(
     assert culprit.owner.name == "batch"
     of_all = culprit.seconds / culprit.share * seconds
     # One task, as in test_mem_stall_kernel: PSI's clock begins a little before the probe's and ends a little after it.
-    count = int(happened.hist[present(happened.row(cgroup_id(groups[0].path("cpu"))))].sum())
+    count = int(happened.hist[present(row_of(happened, cgroup_id(groups[0].path("cpu"))))].sum())
     assert 0.75 * stalled - 0.01 <= of_all <= 1.1 * stalled + 0.01 + count * 5e-6

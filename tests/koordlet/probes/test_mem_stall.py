@@ -14,6 +14,7 @@ from koordlet.probes.culprits.matrix import CulpritMatrix
 from koordlet.probes.loading.frame import ProbeError
 from koordlet.probes.memstall.files import PressureFiles
 from koordlet.probes.memstall.snapshot import KINDS, MemStallSnapshot, StallLosses, diff, sums_only
+from tests.koordlet.probes.rows import row_of
 
 
 def snapshot(totals: dict[int, int], limits: dict[tuple[int, int], tuple[int, int]]) -> MemStallSnapshot:
@@ -73,7 +74,7 @@ def test_pressure_files_have_the_ids_of_the_naming_tree(tmp_path: Path) -> None:
     group(unified, "only-here", 99)
     (cpu / "kubepods/pod1").mkdir(parents=True)
     pressure = PressureFiles(unified, cpu).read()
-    row = pressure.row((cpu / "kubepods/pod1").stat().st_ino)
+    row = row_of(pressure, (cpu / "kubepods/pod1").stat().st_ino)
     assert row is not None and len(pressure.keys) == 1
     assert pressure.sum_ns[row].tolist() == [0] * (len(KINDS) - 1) + [12_000]
     assert pressure.source == "pressure"

@@ -25,6 +25,7 @@ from koordlet.probes.memstall.snapshot import KINDS, MemStallSnapshot, diff
 from koordlet.probes.oom import Oom
 from koordlet.probes.oom import load_core as load_oom
 from koordlet.system.cgroup.tree import cgroup_id
+from tests.koordlet.probes.rows import row_of
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
@@ -84,7 +85,7 @@ MAX_V1 = "memory.limit_in_bytes"
 
 def by_kind(window: MemStallSnapshot, key: int) -> dict[str, tuple[int, float]]:
     """Kind -> (count, seconds) of those that occurred."""
-    row = window.row(key)
+    row = row_of(window, key)
     if row is None:
         return {}
     counts, sums = window.hist[row].sum(axis=1).tolist(), (window.sum_ns[row] / 1e9).tolist()
@@ -122,7 +123,7 @@ def test_reclaim_at_a_limit_agrees_with_psi(
     assert limits.count[entry] == count
     assert limits.ns[entry] == pytest.approx(seconds * 1e9, rel=1e-6)
     # Two rounds of 64 MiB through 24: what doesn't fit had to go each time.
-    row = window.row(key)
+    row = row_of(window, key)
     assert window.limit_pages[row] * os.sysconf("SC_PAGESIZE") >= 2 * (64 * MIB - LIMIT)
 
 
@@ -135,7 +136,7 @@ def test_the_counters_of_the_memory_controller_agree(
     assert run_in(group, CYCLE, "2").wait(180) == 0
     window = diff(before, stalls.read())
     count, _ = by_kind(window, cgroup_id(group.path("cpu")))["own_limit"]
-    memory, pages = group.path("memory"), int(window.limit_pages[window.row(cgroup_id(group.path("cpu")))])
+    memory, pages = group.path("memory"), int(window.limit_pages[row_of(window, cgroup_id(group.path("cpu")))])
     assert pages >= 32 * count // 2, "a reclaim asks for 32 pages and gets most of them"
     if (memory / "memory.failcnt").exists():
         assert count <= int((memory / "memory.failcnt").read_text()), "no reclaim without a charge that failed"
@@ -286,9 +287,9 @@ def test_slots_of_dead_groups_are_freed(
     assert run_in(group, CYCLE, "1").wait(180) == 0
     key = cgroup_id(group.path("cpu"))
     snapshot = stalls.read()
-    assert snapshot.row(key) is not None and key in snapshot.limits.victim
+    assert row_of(snapshot, key) is not None and key in snapshot.limits.victim
     live = frozenset(snapshot.keys.tolist()) - {key}
     assert stalls.reclaim(live) == 0, "once may be a mistake"
     assert stalls.reclaim(live) == 1
     after = stalls.read()
-    assert after.row(key) is None and key not in after.limits.victim
+    assert row_of(after, key) is None and key not in after.limits.victim

@@ -13,15 +13,16 @@ from koordlet.probes.schedlatency.loader import build
 from koordlet.probes.schedlatency.sizes import Sizes
 from koordlet.probes.schedlatency.snapshot import diff
 from koordlet.system.host import Host
-from koordlet.system.roots import Roots
 from tests.koordlet.probes.opening import open_probes
+from tests.koordlet.probes.rows import row_of
+from tests.koordlet.roots import roots_under
 
 
 class Files:
     """A cpu hierarchy and a /proc with threads in it."""
 
     def __init__(self, base: Path) -> None:
-        self.roots = Roots.under(base)
+        self.roots = roots_under(base)
         self.cpu, self.proc = base / "cpu", self.roots.proc
         self.thread("self", 0)
         self.cpu.mkdir()
@@ -44,7 +45,7 @@ def files(tmp_path: Path) -> Files:
 
 def waited(source: SchedstatSource | PressureSource, group: int) -> int:
     snapshot = source.read()
-    row = snapshot.row(group)
+    row = row_of(snapshot, group)
     assert row is not None
     return int(snapshot.sum_ns[row])
 
@@ -73,7 +74,7 @@ def test_the_sum_does_not_fall_when_a_thread_ends(files: Files) -> None:
     (files.proc / "11" / "schedstat").unlink()
     files.thread(10, 5)
     window = diff(before, source.read())
-    assert window.sum_ns.tolist()[window.row(pod) or 0] == 5
+    assert window.sum_ns.tolist()[row_of(window, pod) or 0] == 5
 
 
 def test_a_listed_thread_that_ended_is_left_out(files: Files) -> None:
@@ -88,12 +89,12 @@ def test_dead_cgroups_are_forgotten(files: Files) -> None:
     assert source.reclaim(frozenset({files.cpu.stat().st_ino})) == 1
     (files.cpu / "pod1" / "tasks").unlink()
     (files.cpu / "pod1").rmdir()
-    assert source.read().row(pod) is None
+    assert row_of(source.read(), pod) is None
 
 
 def test_a_kernel_without_schedstat_is_reported(tmp_path: Path) -> None:
     with pytest.raises(FilesUnavailable, match="self/schedstat"):
-        SchedstatSource(tmp_path, Roots.under(tmp_path))
+        SchedstatSource(tmp_path, roots_under(tmp_path))
 
 
 def test_pressure_totals_are_nanoseconds(tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ def test_a_kernel_without_pressure_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_machine_without_any_source_has_a_status(tmp_path: Path) -> None:
-    roots = Roots.under(tmp_path)
+    roots = roots_under(tmp_path)
     (roots.sys / "devices/system/cpu").mkdir(parents=True)
     (roots.sys / "devices/system/cpu/possible").write_text("0-3\n")
     probes = open_probes(Host(roots))
@@ -123,14 +124,14 @@ def test_a_machine_without_any_source_has_a_status(tmp_path: Path) -> None:
 
 
 def test_switched_off_probes_have_a_status(tmp_path: Path) -> None:
-    probes = open_probes(Host(Roots.under(tmp_path)), "off")
+    probes = open_probes(Host(roots_under(tmp_path)), "off")
     assert probes.sched_latency is None
     assert probes.status["sched_latency"].reason == "switched off"
 
 
 def test_an_unknown_choice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'ebpf' is none of auto, core, bcc, off"):
-        open_probes(Host(Roots.under(tmp_path)), "ebpf")
+        open_probes(Host(roots_under(tmp_path)), "ebpf")
 
 
 def test_bcc_needs_a_bpf_file_system() -> None:

@@ -28,6 +28,7 @@ from koordlet.system.host import Host
 from koordlet.system.kernel import Feature
 from tests.koordlet.probes.bpfstats import timed_programs
 from tests.koordlet.probes.opening import loaded_sched_latency, open_probes
+from tests.koordlet.probes.rows import row_of
 
 pytestmark = pytest.mark.kernel
 
@@ -68,8 +69,8 @@ def open_files() -> set[str]:
 def waits(probes: ProbeSet, key: int) -> int:
     assert probes.sched_latency is not None
     snapshot = probes.sched_latency.read()
-    row = snapshot.row(key)
-    return 0 if row is None else int(snapshot.count[row])
+    row = row_of(snapshot, key)
+    return 0 if row is None else int(snapshot.hist[row].sum())
 
 
 def test_probes_open_one_at_a_time(kernel_host: Host, pin_dir: Path, sizes: Sizes) -> None:
@@ -172,7 +173,7 @@ def test_a_loader_killed_half_way_is_finished_by_the_next(
     elapsed = end - start
     probes.close()
     for entry in (victim, noisy):
-        row = window.row(entry.id)
+        row = row_of(window, entry.id)
         assert row is not None
         # One wait may have begun while no program was attached; the kernel has its beginning, and that was not before
         # it ran.
@@ -198,7 +199,7 @@ def test_full_tables_report_what_they_lose(
     probes.close()
     assert lost.slot_lost > 0
     assert lost.matrix_lost_count > 0 and lost.matrix_lost_ns > 0
-    assert snapshot.row(SPECIAL_KEYS["overflow"]) is not None, "waits of the nameless must still be counted"
+    assert row_of(snapshot, SPECIAL_KEYS["overflow"]) is not None, "waits of the nameless must still be counted"
 
 
 def test_more_pairs_than_a_cpu_has_entries_lose_nothing(
@@ -263,7 +264,7 @@ def test_without_btf_files_are_read(
     before, end = probes.sched_latency.read(), time.monotonic() + 60
     while True:
         window = diff(before, probes.sched_latency.read())
-        row = window.row(victim.id)
+        row = row_of(window, victim.id)
         if row is not None and window.sum_ns[row] > 100_000_000:
             break
         assert time.monotonic() < end, "the victim did not wait, or it is not counted"

@@ -23,6 +23,7 @@ from koordlet.probes.culprits.slots import SPECIAL_KEYS
 from koordlet.probes.openprobes import ProbeSet
 from koordlet.probes.schedlatency.snapshot import SchedLatencySnapshot, diff
 from tests.koordlet.probes.opening import loaded_sched_latency
+from tests.koordlet.probes.rows import row_of
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
@@ -111,17 +112,17 @@ def measure(probes: ProbeSet, schedstat: Callable[[int], Any]) -> Measure:
 
 
 def waited(result: SchedLatencySnapshot, key: int) -> int:
-    row = result.row(key)
+    row = row_of(result, key)
     return 0 if row is None else int(result.sum_ns[row])
 
 
 def counted(result: SchedLatencySnapshot, key: int) -> int:
-    row = result.row(key)
-    return 0 if row is None else int(result.count[row])
+    row = row_of(result, key)
+    return 0 if row is None else int(result.hist[row].sum())
 
 
 def throttled(result: SchedLatencySnapshot, key: int) -> int:
-    row = result.row(key)
+    row = row_of(result, key)
     return 0 if row is None else int(result.throttled_ns[row])
 
 
@@ -262,7 +263,7 @@ def test_sleepers_wait_after_wakeups_and_burners_after_preemption(
             until_arrivals(pid, schedstat(pid).arrivals + 60)
 
     measured = measure(often, sleeper, burner, other)
-    s, b = measured.result.row(sleeper.id), measured.result.row(burner.id)
+    s, b = row_of(measured.result, sleeper.id), row_of(measured.result, burner.id)
     assert s is not None and b is not None
     wakeups, preemptions = measured.result.wakeup_hist.sum(axis=1), measured.result.preempt_hist.sum(axis=1)
     assert wakeups[s] > 20 and wakeups[s] > 3 * preemptions[s]
@@ -342,12 +343,12 @@ def test_the_waiting_times_alone_agree_with_the_snapshots_before_and_after(
         assert entry.processes[0].wait(timeout=120) == 0
     before, waits, after = source.read(), source.waits(), source.read()
     for key in before.keys.tolist():
-        first, last = before.row(key), after.row(key)
+        first, last = row_of(before, key), row_of(after, key)
         row = int(np.searchsorted(waits.keys, key))
         assert waits.keys[row] == key and first is not None and last is not None
         assert before.sum_ns[first] <= waits.waited_ns[row] <= after.sum_ns[last]
         assert before.throttled_ns[first] <= waits.throttled_ns[row] <= after.throttled_ns[last]
-    assert before.row(first_group.id) is not None
+    assert row_of(before, first_group.id) is not None
     assert (waits.since(waits).waited_ns == 0).all()
 
 
@@ -372,10 +373,10 @@ def test_a_group_made_after_loading_is_counted_and_a_dead_one_freed(
     entry.run("pass")
     entry.processes[0].wait(timeout=120)
     key = entry.id
-    assert source.read().row(key) is not None
+    assert row_of(source.read(), key) is not None
     live = frozenset(int(k) for k in source.read().keys if k > 0 and k != key)
     assert source.reclaim(live) == 0, "freed at first suspicion"
     assert source.reclaim(live) >= 1, "and of others on this machine that ended meanwhile"
-    assert source.read().row(key) is None
+    assert row_of(source.read(), key) is None
     matrix = source.read_matrix().matrix()
     assert key not in matrix.victim and key not in matrix.culprit

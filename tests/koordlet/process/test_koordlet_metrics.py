@@ -32,6 +32,8 @@ NEEDS_A_CLUSTER = {
     "koordlet_node_topology_reports_total",
     "koordlet_kubelet_request_duration_seconds",
     "koordlet_kubelet_own_delay_seconds_total",
+    "koordlet_kubelet_decoded_bytes_total",
+    "koordlet_kubelet_postponed_pods_total",
     "koordlet_node_resource_allocatable",
     "koordlet_container_resource_requests",
     "koordlet_container_resource_limits",

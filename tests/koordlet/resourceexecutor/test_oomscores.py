@@ -13,6 +13,7 @@ from koordlet.resourceexecutor.oomscores import OOM_SCORE_ADJ, OOMScoreStore
 from koordlet.system.errors import InvalidValue
 from koordlet.system.roots import Roots
 from koordlet.system.write import TargetGone
+from tests.koordlet.roots import roots_under
 
 SETTING = Setting(OOM_SCORE_ADJ, "kubepods/pod1/c")
 
@@ -49,7 +50,7 @@ def test_without_processes_there_is_no_score(tmp_path: Path) -> None:
     for pids in (None, (), (2**22 + 1,), (0,)):
         empty = OOMScoreStore(lambda directory, pids=pids: pids, Roots.host())  # type: ignore[misc]
         assert (empty.read(SETTING), empty.gone(SETTING)) == (None, True)
-    store = OOMScoreStore(lambda directory: (7,), Roots.under(tmp_path))
+    store = OOMScoreStore(lambda directory: (7,), roots_under(tmp_path))
     (tmp_path / "proc/7").mkdir(parents=True)
     (tmp_path / "proc/7/oom_score_adj").write_text("5\n")
     assert (store.read(SETTING), store.gone(SETTING)) == (5, False)
@@ -73,7 +74,7 @@ def test_processes_that_all_end_before_the_write(tmp_path: Path) -> None:
             return scores
 
     with pytest.raises(TargetGone, match="no process is left"):
-        Ending(pids, Roots.under(tmp_path)).write(SETTING, 100)
+        Ending(pids, roots_under(tmp_path)).write(SETTING, 100)
 
 
 @pytest.mark.parametrize("value", [-1001, 1001, "5"])

@@ -9,7 +9,7 @@ import pytest
 
 from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.host import Host
-from koordlet.system.roots import Roots
+from tests.koordlet.roots import roots_under
 
 V1_SUBSYSTEMS = ("cpu", "cpuacct", "cpuset", "memory", "blkio", "net_cls", "perf_event")
 POD = "kubepods/burstable/pod1"
@@ -22,7 +22,7 @@ class Tree:
 
     def __init__(self, base: Path, version: int) -> None:
         self.version = version
-        self.roots = Roots.under(base)
+        self.roots = roots_under(base)
         self.roots.cgroup.mkdir(parents=True)
         if version == 2:
             (self.roots.cgroup / "cgroup.controllers").write_text("cpuset cpu io memory\n")

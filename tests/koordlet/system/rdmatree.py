@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from koordlet.system.roots import Roots
+from tests.koordlet.roots import roots_under
 
 ROOT_COMPLEX = "pci0000:1e"
 
@@ -15,7 +15,7 @@ class RdmaTree:
     """Creates and changes NICs below `base`/sys."""
 
     def __init__(self, base: Path) -> None:
-        self.roots = Roots.under(base)
+        self.roots = roots_under(base)
         (self.roots.sys / "class/infiniband").mkdir(parents=True)
         (self.roots.sys / "bus/pci/devices").mkdir(parents=True)
 

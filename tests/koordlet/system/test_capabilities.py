@@ -13,6 +13,7 @@ from koordlet.system import kernel
 from koordlet.system.capabilities import CAPABILITIES, UsedCapability, missing
 from koordlet.system.host import probe
 from koordlet.system.roots import Roots
+from tests.koordlet.roots import roots_under
 
 EVERY = (1 << 64) - 1
 
@@ -30,7 +31,7 @@ def test_a_missing_capability_is_named_with_its_effect_and_a_remedy(capability: 
 
 
 def test_the_features_name_what_the_process_lacks(tmp_path: Path) -> None:
-    roots = Roots.under(tmp_path)
+    roots = roots_under(tmp_path)
     status = roots.proc / "self/status"
     status.parent.mkdir(parents=True)
     status.write_text(f"CapEff:\t{EVERY & ~(1 << 12):016x}\n")

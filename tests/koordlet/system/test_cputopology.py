@@ -9,6 +9,7 @@ from koordlet.system.cpu.cpuset import CPUSet
 from koordlet.system.cpu.cputopology import CpuTopology, parse_cpuinfo, read_topology
 from koordlet.system.errors import MalformedFile
 from koordlet.system.roots import Roots
+from tests.koordlet.roots import roots_under
 
 
 def machine(
@@ -52,7 +53,7 @@ TWO_SOCKETS = {0: (0, 0, 10), 1: (0, 1, 10), 2: (1, 0, 11), 3: (1, 1, 11),
 
 
 def test_core_ids_repeat_on_two_sockets_and_node_ids_have_gaps(tmp_path: Path) -> None:
-    roots = Roots.under(tmp_path)
+    roots = roots_under(tmp_path)
     base = machine(roots, TWO_SOCKETS, {0: "0-1,4-5", 2: "2-3,6-7", 5: ""}, "0-6")
     (base / "smt").mkdir()
     (base / "smt/active").write_text("1\n")
@@ -72,7 +73,7 @@ def test_core_ids_repeat_on_two_sockets_and_node_ids_have_gaps(tmp_path: Path) -
 
 
 def test_caches_without_ids_are_identified_by_the_cpus_that_share_them(tmp_path: Path) -> None:
-    roots = Roots.under(tmp_path)
+    roots = roots_under(tmp_path)
     machine(roots, TWO_SOCKETS, {}, "0-7", cache_ids=False)
     topology = read_topology(roots)
     assert grouped(topology, lambda cpu: cpu.l3) == {0: {0, 1, 4, 5}, 2: {2, 3, 6, 7}}
@@ -82,7 +83,7 @@ def test_caches_without_ids_are_identified_by_the_cpus_that_share_them(tmp_path:
 
 
 def test_cpus_without_topology_are_cores_of_one_socket(tmp_path: Path) -> None:
-    roots = Roots.under(tmp_path)
+    roots = roots_under(tmp_path)
     for cpu in (0, 1):
         (roots.sys / f"devices/system/cpu/cpu{cpu}").mkdir(parents=True)
     topology = read_topology(roots)
@@ -91,7 +92,7 @@ def test_cpus_without_topology_are_cores_of_one_socket(tmp_path: Path) -> None:
 
 
 def test_a_malformed_list_is_named(tmp_path: Path) -> None:
-    roots = Roots.under(tmp_path)
+    roots = roots_under(tmp_path)
     machine(roots, {}, {}, "0..3")
     with pytest.raises(MalformedFile, match="cpu/online"):
         read_topology(roots)

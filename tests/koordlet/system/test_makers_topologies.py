@@ -23,6 +23,7 @@ from koordlet.system.cpu.cputopology import read_topology
 from koordlet.system.cpu.possible import possible_cpus
 from koordlet.system.resctrl import legal_mask, mba_value, read_facts
 from koordlet.system.roots import Roots
+from tests.koordlet.roots import roots_under
 from tests.koordlet.topologies import MACHINES, Machine, build
 from tests.present import present
 
@@ -61,7 +62,7 @@ EXPECTED = {
 @pytest.fixture(params=MACHINES)
 def named(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Machine, Roots]:
     machine = MACHINES[request.param]()
-    roots = Roots.under(tmp_path)
+    roots = roots_under(tmp_path)
     build(machine, roots)
     return request.param, machine, roots
 

@@ -12,6 +12,7 @@ from koordlet.system.cgroup import naming
 from koordlet.system.cgroup.naming import CgroupDriver, ContainerId, KubeQOS, NamingError
 from koordlet.system.roots import Roots
 from tests.koordlet.cgroupdirs import container_dir
+from tests.koordlet.roots import roots_under
 
 SYSTEMD, CGROUPFS = CgroupDriver.SYSTEMD, CgroupDriver.CGROUPFS
 G, B, BE = KubeQOS.GUARANTEED, KubeQOS.BURSTABLE, KubeQOS.BESTEFFORT
@@ -123,7 +124,7 @@ def test_the_driver_is_detected_from_the_tree(tmp_path: Path, dirs: list[str], d
 
 
 def kubelet(tmp_path: Path, *arguments: str, config: str | None = None) -> CgroupDriver:
-    roots = Roots.under(tmp_path)
+    roots = roots_under(tmp_path)
     process = roots.proc / "42"
     (process / "root/var/lib/kubelet").mkdir(parents=True)
     (process / "cwd").symlink_to("/var/lib/kubelet")
@@ -171,12 +172,12 @@ def test_unusable_kubelet_settings_are_errors(
 
 def test_a_missing_kubelet_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NamingError, match="kubelet process 1"):
-        naming.driver_of_kubelet(Roots.under(tmp_path), 1)
-    assert naming.listening_pid(Roots.under(tmp_path / "none"), 1) is None
+        naming.driver_of_kubelet(roots_under(tmp_path), 1)
+    assert naming.listening_pid(roots_under(tmp_path / "none"), 1) is None
 
 
 def test_the_tree_takes_precedence_over_the_kubelet(tmp_path: Path) -> None:
-    roots = Roots.under(tmp_path)
+    roots = roots_under(tmp_path)
     (tmp_path / "cpu").mkdir()
     with pytest.raises(NamingError, match="port 10250"):
         naming.find_driver(tmp_path / "cpu", roots, 10250)

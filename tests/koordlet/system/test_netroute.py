@@ -8,7 +8,7 @@ import pytest
 
 from koordlet.system.errors import MalformedFile
 from koordlet.system.network.netroute import default_interface
-from koordlet.system.roots import Roots
+from tests.koordlet.roots import roots_under
 
 HEAD = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
 
@@ -30,14 +30,14 @@ def row(
     ],
 )
 def test_the_default_route_has_the_lowest_metric(tmp_path: Path, rows: list[str], expected: str | None) -> None:
-    roots = Roots.under(tmp_path)
+    roots = roots_under(tmp_path)
     (roots.proc / "net").mkdir(parents=True)
     (roots.proc / "net/route").write_text(HEAD + "".join(rows))
     assert default_interface(roots) == expected
 
 
 def test_a_missing_file_is_none_and_a_malformed_one_is_named(tmp_path: Path) -> None:
-    roots = Roots.under(tmp_path)
+    roots = roots_under(tmp_path)
     assert default_interface(roots) is None
     (roots.proc / "net").mkdir(parents=True)
     (roots.proc / "net/route").write_text(HEAD + "eth0\t0000\n")

@@ -9,6 +9,7 @@ from koordlet.system.errors import MalformedFile
 from koordlet.system.proc import procfs
 from koordlet.system.proc.nodefiles import NODE_LIST_READINGS, NodeFiles
 from koordlet.system.roots import Roots
+from tests.koordlet.roots import roots_under
 from tests.present import present
 
 
@@ -41,7 +42,7 @@ def test_files_of_this_machine_agree_with_procfs() -> None:
 
 
 def test_added_and_removed_nodes_are_noticed(tmp_path: Path) -> None:
-    roots = Roots.under(tmp_path)
+    roots = roots_under(tmp_path)
     with ReadCache(verify=True) as cache:
         files = NodeFiles(roots, cache)
         assert files.numa_memory() == {}
@@ -61,7 +62,7 @@ def test_added_and_removed_nodes_are_noticed(tmp_path: Path) -> None:
 
 
 def test_a_malformed_file_is_named(tmp_path: Path) -> None:
-    roots = Roots.under(tmp_path)
+    roots = roots_under(tmp_path)
     roots.proc.mkdir(parents=True)
     (roots.proc / "stat").write_text("nonsense\n")
     with ReadCache(verify=True) as cache, pytest.raises(MalformedFile, match="proc/stat"):

@@ -9,6 +9,7 @@ import pytest
 from koordlet.system.devices.pci import PciAddressError, PciFunction, PciPlace, bound_to, canonical, functions, place
 from koordlet.system.errors import UnreadableFile
 from koordlet.system.roots import Roots
+from tests.koordlet.roots import roots_under
 
 
 def function(base: Path, address: str, below: str, numa_node: str | None = "0\n") -> Path:
@@ -60,15 +61,15 @@ def test_other_texts_are_errors(text: str) -> None:
 )
 def test_the_place_of_a_function(tmp_path: Path, below: str, numa_node: str | None, expected: PciPlace) -> None:
     function(tmp_path, "0000:01:00.0", below, numa_node)
-    assert place(Roots.under(tmp_path), "00000000:01:00.0") == expected
+    assert place(roots_under(tmp_path), "00000000:01:00.0") == expected
 
 
 def test_an_unknown_function_has_its_address(tmp_path: Path) -> None:
-    assert place(Roots.under(tmp_path), "0000:AB:00.0") == PciPlace("0000:ab:00.0")
+    assert place(roots_under(tmp_path), "0000:AB:00.0") == PciPlace("0000:ab:00.0")
 
 
 def test_the_functions_of_a_driver_are_listed(tmp_path: Path) -> None:
-    roots = Roots.under(tmp_path)
+    roots = roots_under(tmp_path)
     assert bound_to(roots, "nvidia") == ()
     driver = tmp_path / "sys/bus/pci/drivers/nvidia"
     driver.mkdir(parents=True)
@@ -78,7 +79,7 @@ def test_the_functions_of_a_driver_are_listed(tmp_path: Path) -> None:
 
 
 def test_functions_have_vendor_and_product(tmp_path: Path) -> None:
-    roots = Roots.under(tmp_path)
+    roots = roots_under(tmp_path)
     assert functions(roots) == ()
     for address, vendor, product in (("0000:c1:00.0", "0x19e5\n", "0xD802\n"), ("0000:02:00.0", "10de", None)):
         directory = tmp_path / "sys/bus/pci/devices" / address
@@ -90,4 +91,4 @@ def test_functions_have_vendor_and_product(tmp_path: Path) -> None:
     (tmp_path / "other/sys/bus/pci").mkdir(parents=True)
     (tmp_path / "other/sys/bus/pci/devices").touch()
     with pytest.raises(UnreadableFile, match="bus/pci/devices"):
-        functions(Roots.under(tmp_path / "other"))
+        functions(roots_under(tmp_path / "other"))

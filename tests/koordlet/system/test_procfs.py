@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from koordlet.system.errors import MalformedFile
 from koordlet.system.proc import procfs
 from koordlet.system.roots import Roots
+from tests.koordlet.roots import roots_under
 from tests.present import present
 
 HOST = Roots.host()
@@ -74,7 +75,7 @@ def test_meminfo_of_another_node_is_an_error() -> None:
 
 
 def test_numa_nodes_may_have_gaps_and_huge_pages(tmp_path: Path) -> None:
-    roots = Roots.under(tmp_path)
+    roots = roots_under(tmp_path)
     base = roots.sys / "bus/node/devices"
     for node in (0, 2, 4):
         (base / f"node{node}/hugepages/hugepages-2048kB").mkdir(parents=True)
@@ -114,7 +115,7 @@ def test_this_node_is_read() -> None:
 
 
 def test_absent_files_are_none(tmp_path: Path) -> None:
-    roots = Roots.under(tmp_path)
+    roots = roots_under(tmp_path)
     for read in (procfs.read_meminfo, procfs.read_vmstat):
         assert read(roots) is None
     assert procfs.read_numa_meminfo(roots) == {}

@@ -9,6 +9,7 @@ import pytest
 
 from koordlet.system.devices.rdma import CONNECTION_MANAGER, DeviceNode, RDMAError, verbs_device
 from koordlet.system.roots import Roots
+from tests.koordlet.roots import roots_under
 
 ADDRESS = "0000:01:00.0"
 
@@ -23,7 +24,7 @@ def host(tmp_path: Path) -> Roots:
     (dev / "infiniband").mkdir(parents=True)
     for name in ("rdma_cm", "uverbs0"):
         (dev / "infiniband" / name).symlink_to("/dev/null")
-    return Roots.under(tmp_path)
+    return roots_under(tmp_path)
 
 
 def test_the_first_verbs_device_and_the_connection_manager_are_found(host: Roots) -> None:

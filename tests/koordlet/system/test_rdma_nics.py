@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from koordlet.system.devices.rdmanics import device_names, enabled_vfs, is_active, nics, number_of, virtual_functions
-from koordlet.system.roots import Roots
+from tests.koordlet.roots import roots_under
 from tests.koordlet.system.rdmatree import RdmaTree
 
 
@@ -21,7 +21,7 @@ def nics_by_address(tree: RdmaTree) -> dict[str, tuple[str, int | None]]:
 
 
 def test_a_machine_without_rdma_has_no_devices(tmp_path: Path) -> None:
-    assert device_names(Roots.under(tmp_path)) == ()
+    assert device_names(roots_under(tmp_path)) == ()
 
 
 def test_a_physical_function_has_its_first_device(tree: RdmaTree) -> None:

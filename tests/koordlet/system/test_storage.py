@@ -15,6 +15,7 @@ import pytest
 from koordlet.system.devices.storage import LocalStorage, StorageWatch, read_local_storage
 from koordlet.system.errors import MalformedFile, UnreadableFile
 from koordlet.system.roots import Roots
+from tests.koordlet.roots import roots_under
 
 VG, OTHER = "A" * 32, "B" * 32
 
@@ -23,7 +24,7 @@ class Sysfs:
     """/sys/class/block as links into a device tree, as the kernel has it."""
 
     def __init__(self, base: Path) -> None:
-        self.roots = Roots.under(base)
+        self.roots = roots_under(base)
         self.links = self.roots.sys / "class/block"
         self.links.mkdir(parents=True)
         self.mounts: list[str] = []
@@ -132,7 +133,7 @@ def test_malformed_content_is_named(sysfs: Sysfs, tmp_path: Path) -> None:
     with pytest.raises(MalformedFile, match="vdb/size"):
         sysfs.read()
     with pytest.raises(UnreadableFile, match="class/block"):
-        read_local_storage(Roots.under(tmp_path / "nothing"))
+        read_local_storage(roots_under(tmp_path / "nothing"))
 
 
 def test_a_device_that_is_removed_is_left_out(sysfs: Sysfs) -> None:

@@ -26,10 +26,6 @@ class ClusterView(Protocol):
         """The pod of that name."""
         ...
 
-    def pods_of(self, owner_uid: str) -> Sequence[Pod]:
-        """The pods with this owner."""
-        ...
-
     def order(self, pod: Pod) -> tuple[object, ...]:
         """The sort key of spec 07 §5.1 without usage: pods with a smaller key are evicted earlier."""
         ...

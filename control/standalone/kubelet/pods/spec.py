@@ -99,7 +99,6 @@ class ParsedPod:
     grace_seconds: int
     active_deadline: int | None
     overhead: Mapping[str, Quantity]
-    host_network: bool
     node_name: str
     service_account: str
     priority: int
@@ -333,7 +332,6 @@ def parse_pod(raw: Mapping[str, Any]) -> ParsedPod:
         ),
         active_deadline=_opt_int(spec.get("activeDeadlineSeconds"), "spec.activeDeadlineSeconds", 1),
         overhead=_quantities(spec.get("overhead"), "spec.overhead"),
-        host_network=bool(spec.get("hostNetwork")),
         node_name=str(spec.get("nodeName") or ""),
         service_account=str(spec.get("serviceAccountName") or "default"),
         priority=_int(spec.get("priority"), "spec.priority", 0, -(2**31)),
