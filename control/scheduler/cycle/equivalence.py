@@ -75,8 +75,8 @@ class EquivalenceClass:
         if everything or len(self.ok) < table.size:
             self._resize(table.size)
         if needed_rows is not None or (self._unfiltered and not everything):
-            changed = table.all if everything else nodes or []
-            rows, nodes_changed = self._unfiltered.due(changed, pods or [], needed_rows, table.size)
+            changed_nodes, changed_pods = (table.all, []) if everything else (nodes or [], pods or [])
+            rows, nodes_changed = self._unfiltered.due(changed_nodes, changed_pods, needed_rows, table.size)
             if len(rows):
                 self._filter(calls, state, pod, rows, nodes_changed=nodes_changed)
         elif everything:
@@ -173,8 +173,8 @@ class EquivalenceClass:
         if everything:
             self._reset_scores(calls)
         if needed_rows is not None or (self._unscored and not everything):
-            changed = table.all if everything else nodes or []
-            rows, nodes_changed = self._unscored.due(changed, pods or [], needed_rows, table.size)
+            changed_nodes, changed_pods = (table.all, []) if everything else (nodes or [], pods or [])
+            rows, nodes_changed = self._unscored.due(changed_nodes, changed_pods, needed_rows, table.size)
             if len(rows):
                 self._score(calls, state, pod, rows, nodes_changed=nodes_changed)
         elif everything:
