@@ -23,12 +23,12 @@ from typing import Final
 
 import pytest
 
+from tests.koordlet.process.view import APPARMOR
+
 TIMED_OUT: Final = 124
 KILL_AFTER_S: Final = 60.0
 """Time for pytest's report after the interrupt."""
 T: Final = "tests/koordlet"
-BY_HAND: Final = "apparmor"
-"""koordlet under its AppArmor profile. `make test` does not run it."""
 EVERY: Final = f"{T}/process/test_every_setting.py"
 LATENCY: Final = f"{T}/probes/test_sched_latency_kernel.py"
 LIFECYCLE: Final = f"{T}/probes/test_probe_lifecycle_kernel.py"
@@ -44,12 +44,8 @@ class Suite:
     """A command that runs before."""
 
 
-SETTINGS: Final = (
-    f"{EVERY}::test_every_file_of_every_group_has_the_value_of_the_table[reserved-cpu]",
-    f"{EVERY}::test_a_stop_leaves_what_the_kubelet_had_set",
-)
-"""Every file of every group, with all features on and a reserved CPU, and after a stop."""
-
+ONE_DRIVER: Final = ("-k", "not cgroupfs")
+"""Of names: on cgroup v2 it is nearly always systemd's, and names are the same on both."""
 SUITES: Final = {
     "sched": Suite(
         650,
@@ -83,14 +79,25 @@ SUITES: Final = {
             f"{T}/runtimehooks/test_cpu_sets_kernel.py",
             f"{T}/resourceexecutor/test_block_settings_kernel.py",
             f"{T}/qosmanager/guest_memory.py",
-            f"{T}/process/test_koordlet_figures.py",
         ),
-        # One naming driver: on cgroup v2 that is nearly always systemd's, and names are the same on both.
-        options=("-k", "not cgroupfs"),
+        options=ONE_DRIVER,
         # This machine has no device-mapper: the guest alone shows volumes.
         prepare=("modprobe", "-a", "loop", "dm_mod"),
     ),
-    "settings": Suite(450, SETTINGS),
+    # koordlet under its AppArmor profile: what the profile refuses, all figures, and every file of every group with all
+    # features on, a reserved CPU, and after a stop. A profile only refuses: what works under it works without it.
+    "confined": Suite(
+        900,
+        (
+            f"{T}/process/guest_apparmor.py",
+            f"{T}/process/test_koordlet_figures.py",
+            f"{EVERY}::test_every_file_of_every_group_has_the_value_of_the_table[reserved-cpu]",
+            f"{EVERY}::test_a_stop_leaves_what_the_kubelet_had_set",
+        ),
+        options=ONE_DRIVER,
+        environment={APPARMOR: "koordlet"},
+        prepare=("apparmor_parser", "-r", "-K", "-I", "tests/guest", "deploy/koordlet-apparmor/koordlet"),
+    ),
     # Compiling takes minutes here; then the tests that hold the other variant to the kernel's own figures.
     "bcc": Suite(
         450,
@@ -105,12 +112,6 @@ SUITES: Final = {
     ),
     # The last: it takes most memory away, and what was read of files. If it is killed, the guest keeps little memory.
     "node-stalls": Suite(300, (f"{T}/probes/guest_node_stalls.py",)),
-    BY_HAND: Suite(
-        900,
-        (f"{T}/process/guest_apparmor.py", *SETTINGS),
-        environment={"KOORD_TEST_APPARMOR": "koordlet"},
-        prepare=("apparmor_parser", "-r", "-K", "-I", "tests/guest", "deploy/koordlet-apparmor/koordlet"),
-    ),
 }
 
 

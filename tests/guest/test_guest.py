@@ -18,12 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.suites import BY_HAND, SUITES
+from tests.guest.suites import SUITES
 
 pytestmark = [pytest.mark.guest, pytest.mark.timeout(0)]  # TIMEOUT_S is the limit here
 
 ROOT = Path(__file__).resolve().parents[2]
-CI_SUITES = tuple(name for name in SUITES if name != BY_HAND)
 TIMEOUT_S = 2600
 BOOTS = 2
 TIMED_OUT = 124
@@ -33,7 +32,7 @@ ENDS = {"124": "its time was up", "137": "it had to be killed"}
 
 def left(results: Path) -> list[str]:
     """Suites that did not come to their end."""
-    return [suite for suite in CI_SUITES if not (results / f"{suite}.end").exists()]
+    return [suite for suite in SUITES if not (results / f"{suite}.end").exists()]
 
 
 def compile_for_the_guest() -> None:
@@ -65,7 +64,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("suite", CI_SUITES)
+@pytest.mark.parametrize("suite", SUITES)
 def test_suite_passes_in_the_guest(results: Path, suite: str) -> None:
     report, ended = results / f"{suite}.xml", results / f"{suite}.end"
     assert ended.exists(), f"the guest did not come to the end of suite {suite}"

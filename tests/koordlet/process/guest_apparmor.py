@@ -1,7 +1,5 @@
-"""koordlet under the profile of deploy/koordlet-apparmor. Only the guest's kernel has AppArmor, and it has no time left
-for these tests. They are run by hand:
-
-    python scripts/guest.py -- python -m tests.guest.suites apparmor
+"""What the profile of deploy/koordlet-apparmor refuses to koordlet. Only the guest's kernel has AppArmor. What koordlet
+does under the profile is tested by the rest of the suite `confined` (`tests/guest/suites.py`).
 """
 
 from __future__ import annotations
@@ -11,11 +9,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from koordlet.system.cgroup.naming import KubeQOS
 from tests.koordlet.process.view import under_profile
 
 pytestmark = pytest.mark.kernel
@@ -42,15 +38,6 @@ def works(code: str) -> bool:
     done = subprocess.run(under_profile(PROFILE, [sys.executable, "-S", "-c", program]), check=False)
     assert done.returncode in (0, 3)
     return done.returncode == 0
-
-
-def test_koordlet_has_all_probes(trees: Any, views: Any, koordlets: Any) -> None:
-    tree = trees()
-    tree.pod(KubeQOS.BURSTABLE)
-    koordlet = koordlets(views(tree)).wait()
-    assert Path(f"/proc/{koordlet.process.pid}/attr/current").read_text().strip() == f"{PROFILE} (enforce)"
-    assert {probe["source"] for probe in koordlet.top()["probes"]} == {"bpf"}
-    assert koordlet.terminate() == 0
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -17,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.koordlet.process.patience import PATIENCE_S, until
 from tests.koordlet.process.podtree import Container
 from tests.koordlet.process.series import Series
-from tests.koordlet.process.view import View
+from tests.koordlet.process.view import APPARMOR, View
 from tests.ports import free_port
 
 _serial = itertools.count()
@@ -69,6 +70,8 @@ class Koordlet:
         """Until the first figures are there, and every probe had its turn."""
         self.wait_for_figures()
         until(lambda: "starting" not in [probe.get("reason") for probe in self.top()["probes"]], "the probes")
+        if profile := os.environ.get(APPARMOR):
+            assert Path(f"/proc/{self.process.pid}/attr/current").read_text().strip() == f"{profile} (enforce)"
         return self
 
     def wait_for_figures(self) -> Koordlet:

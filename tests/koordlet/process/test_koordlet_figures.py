@@ -136,7 +136,7 @@ def scene(
     scene = Scene(koordlet, worker, idle, batch, limited, holder, pids)
     _watch(scene, tree)
     yield scene
-    scene.koordlet.kill()
+    assert scene.koordlet.terminate() == 0
     for container in tree.containers:
         container.end()
 
@@ -167,6 +167,10 @@ def _watch(scene: Scene, tree: Any) -> None:
         scene.ran = time.monotonic() - resumed
         second = scene.stopped()
     scene.scrapes, scene.kernel = zip(first, second, strict=True)
+
+
+def test_all_probes_are_loaded(scene: Scene) -> None:
+    assert {probe["source"] for probe in scene.koordlet.top()["probes"]} == {"bpf"}
 
 
 @pytest.mark.parametrize("name", ["worker", "batch", "limited"])

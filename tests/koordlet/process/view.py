@@ -12,6 +12,8 @@ from pathlib import Path
 from tests.koordlet.process.podtree import PodTree
 
 ROOT = Path(__file__).resolve().parents[3]
+APPARMOR = "KOORD_TEST_APPARMOR"
+"""The environment may name a profile, which is loaded, for all koordlets."""
 
 
 def under_profile(profile: str, command: list[str]) -> list[str]:
@@ -64,7 +66,7 @@ class View:
         """`command` as it runs in this view, at last as `user`; the pid stays the one of the first process."""
         if user is not None:
             command = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *command]
-        if profile := os.environ.get("KOORD_TEST_APPARMOR"):
+        if profile := os.environ.get(APPARMOR):
             command = under_profile(profile, command)
         inside = ["nsenter", f"--mount=/proc/{self.holder.pid}/ns/mnt"]
         return [*inside, "sh", "-c", 'cd "$0" && exec "$@"', str(ROOT), *command]
