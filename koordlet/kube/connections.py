@@ -1,4 +1,4 @@
-"""Short requests to one server over kept-alive HTTP/1.1 connections, parsed by httptools.
+"""Requests to one server over kept-alive HTTP/1.1 connections, parsed by httptools. A long answer need not be held.
 
 Cheaper than aiohttp's client (docs/decisions.md). Nothing is compressed, and redirects are not followed.
 """
@@ -9,7 +9,9 @@ import asyncio
 import re
 import socket
 import ssl
-from collections.abc import Mapping
+import threading
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from typing import Final, NamedTuple, cast
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -22,6 +24,9 @@ MAX_BODY_BYTES: Final = 32 << 20
 """An object has 1.5 MiB in etcd, up to 9 MiB as JSON, which escapes `<`. 500 ordinary pods have 5 MiB."""
 MAX_HEAD_BYTES: Final = 256 << 10
 """Received without a byte of a body: the heads of an answer and of those that precede it, or its trailers."""
+RECEIVED_BYTES: Final = 64 << 10
+"""Received at a time. Each longer copy would be a new mapping (`koordlet.app.heap`), whose page faults take four times
+the time of TLS."""
 _UNSAFE: Final = re.compile(r"[^\w/?%:@!$&'()*+,;=.~-]", re.ASCII)
 _LINE_BREAK: Final = re.compile(r"[\r\n\0]")
 
@@ -41,7 +46,21 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class _Connection(asyncio.Protocol):
+class _Received(threading.local):
+    """What an event loop has just received: its connections take turns."""
+
+    def __init__(self) -> None:
+        self.buffer: Final = memoryview(bytearray(RECEIVED_BYTES))
+
+
+_RECEIVED: Final = _Received()
+
+
+def _whole(part: bytes) -> bytes:
+    return part
+
+
+class _Connection(asyncio.BufferedProtocol):
     """One request at a time."""
 
     def __init__(self) -> None:
@@ -49,6 +68,9 @@ class _Connection(asyncio.Protocol):
         self._answer: asyncio.Future[Answer] | None = None
         self._headers: dict[str, str] = {}
         self._parts: list[bytes] = []
+        self._take: Callable[[bytes], bytes | None] = _whole
+        self._arrived = asyncio.Event()
+        """Set when there are parts or the answer has ended."""
         self._head_bytes = 0
         self._room = 0
         """Bytes of the body that may still arrive."""
@@ -59,10 +81,13 @@ class _Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
         set_keepalive(transport.get_extra_info("socket"))
 
-    def data_received(self, data: bytes) -> None:
-        self._head_bytes += len(data)
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _RECEIVED.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._head_bytes += nbytes
         try:
-            self._parser.feed_data(data)
+            self._parser.feed_data(_RECEIVED.buffer[:nbytes])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(ConnectionError(f"the answer is not HTTP: {error}"))
         if self._head_bytes > MAX_HEAD_BYTES:
@@ -72,9 +97,9 @@ class _Connection(asyncio.Protocol):
         self._fail(error or ConnectionResetError("the server closed the connection"))
 
     def on_message_begin(self) -> None:
+        if self._answer is None or self._answer.done():  # the parser raises HttpParserError and ends
+            raise ConnectionError("not the answer to a request")
         self._headers, self._parts = {}, []
-        if self._answer is None or self._answer.done():  # not the answer to a request
-            self.close()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
@@ -82,31 +107,67 @@ class _Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         self._head_bytes = 0
         self._room -= len(body)
-        if self._room >= 0:
-            self._parts.append(body)
-        else:
+        if self._room < 0:
             self._parts = []
             self._fail(BodyTooLong("the answer is too long"))
+            return
+        try:
+            part = self._take(body)
+        except ValueError as error:
+            self._fail(error)
+            return
+        if part is not None:
+            self._parts.append(part)
+            self._arrived.set()
 
     def on_message_complete(self) -> None:
         status = self._parser.get_status_code()
         if status < 200 or self._answer is None or self._answer.done():  # below 200 the answer follows
             return
         self.is_reusable = self._parser.should_keep_alive()
-        self._answer.set_result(Answer(status, self._headers, b"".join(self._parts)))
+        self._answer.set_result(Answer(status, self._headers, b""))
 
     async def exchange(self, request: bytes, max_bytes: int) -> Answer:
         """The answer. The connection is closed unless it `is_reusable` afterwards."""
-        self.is_reusable = False
-        self._head_bytes, self._room = 0, max_bytes
-        self._answer = asyncio.get_running_loop().create_future()
-        self._transport.write(request)
+        answer = self._send(request, max_bytes, _whole)
         try:
-            return await self._answer
+            return (await answer)._replace(body=b"".join(self._parts))
         finally:
-            self._answer = None
-            if not self.is_reusable:
-                self.close()
+            self._end()
+
+    async def stream(
+        self, request: bytes, max_bytes: int, take: Callable[[bytes], bytes | None]
+    ) -> AsyncGenerator[Answer, None]:
+        """As `Connections.stream`. The connection is closed unless it `is_reusable` afterwards."""
+        answer = self._send(request, max_bytes, take)
+        answer.add_done_callback(self._ended)
+        try:
+            while not answer.done() or self._parts:
+                await self._arrived.wait()
+                self._arrived.clear()
+                parts, self._parts = self._parts, []
+                for part in parts:
+                    yield Answer(self._parser.get_status_code(), self._headers, part)
+            yield answer.result()
+        finally:
+            self._end()
+
+    def _ended(self, answer: asyncio.Future[Answer]) -> None:
+        answer.exception()  # asyncio logs an error that nobody retrieves, as when the reader has left
+        self._arrived.set()
+
+    def _send(self, request: bytes, max_bytes: int, take: Callable[[bytes], bytes | None]) -> asyncio.Future[Answer]:
+        self.is_reusable = False
+        self._head_bytes, self._room, self._take = 0, max_bytes, take
+        self._arrived.clear()
+        self._answer = answer = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        return answer
+
+    def _end(self) -> None:
+        self._answer, self._parts, self._take = None, [], _whole
+        if not self.is_reusable:
+            self.close()
 
     def close(self) -> None:
         self.is_reusable = False
@@ -144,6 +205,28 @@ class Connections:
     ) -> Answer:
         """One attempt. Raises NotConnected, another OSError if the connection is lost, BodyTooLong, and ValueError for
         a header with a line break."""
+        head = self._head(method, target, headers, body)
+        connection = self._take_idle() or await self._connect()
+        answer = await connection.exchange(head + body if body else head, max_bytes)
+        if connection.is_reusable:
+            self._put_idle(connection)
+        return answer
+
+    async def stream(
+        self, target: str, headers: Mapping[str, str], take: Callable[[bytes], bytes | None], *, max_bytes: int
+    ) -> AsyncGenerator[Answer, None]:
+        """The answer to a GET while it arrives: `take` gets each part of the body, and each answer has what it returned
+        for one of them, the last answer nothing. Raises what `request` raises, and ValueErrors of `take`."""
+        head = self._head("GET", target, headers, None)
+        connection = self._take_idle() or await self._connect()
+        async with aclosing(connection.stream(head, max_bytes, take)) as answers:
+            async for answer in answers:
+                yield answer
+        if connection.is_reusable:
+            self._put_idle(connection)
+
+    def _head(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
+        """Raises ValueError."""
         lines = [f"{method} {self._prefix}{target} HTTP/1.1", f"Host: {self._host_header}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if body is not None or method not in ("GET", "HEAD"):
@@ -151,12 +234,7 @@ class Connections:
         for line in lines:
             if _LINE_BREAK.search(line):
                 raise ValueError(f"{line.partition(':')[0]!r}: a line break in the request's head")
-        head = "\r\n".join([*lines, "\r\n"]).encode("utf-8")
-        connection = self._take_idle() or await self._connect()
-        answer = await connection.exchange(head + body if body else head, max_bytes)
-        if connection.is_reusable:
-            self._put_idle(connection)
-        return answer
+        return "\r\n".join([*lines, "\r\n"]).encode("utf-8")
 
     def close(self) -> None:
         """Close the idle connections."""

@@ -33,7 +33,7 @@ from koordlet.api.meta import ObjectMeta
 from koordlet.api.priority import PriorityError, sub_priority
 from koordlet.app.http2.frames import FrameError, Splitter
 from koordlet.app.http2.headers import HeaderDecoder
-from koordlet.kube.connections import _Connection
+from koordlet.kube.connections import RECEIVED_BYTES, _Connection
 from koordlet.kube.errors import from_response
 from koordlet.statesinformer.pods.deviceallocation import devices_of_pod
 from koordlet.statesinformer.pods.longpods import reduced
@@ -102,7 +102,11 @@ def _answer(text: str) -> object:
     connection = _Connection()
     connection._answer = Future()  # type: ignore[assignment]  # without an event loop
     connection.connection_made(_NoTransport())
-    connection.data_received(_octets(text))
+    received = _octets(text)
+    for start in range(0, len(received), RECEIVED_BYTES):
+        part = received[start : start + RECEIVED_BYTES]
+        connection.get_buffer(len(part))[: len(part)] = part
+        connection.buffer_updated(len(part))
     return connection
 
 

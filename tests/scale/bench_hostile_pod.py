@@ -134,13 +134,12 @@ class Rounds(KubeletClient):
     async def _none() -> dict[str, str]:
         return {}
 
-    async def _get(self, path: str) -> AsyncGenerator[Batch, None]:
-        batches = ListBatches()
+    async def _get(self, path: str, lists: ListBatches) -> AsyncGenerator[Batch, None]:
         for part in self._parts:
-            batch = batches.add(part)
+            batch = lists.add(part)
             if batch is not None:
                 yield batch
-        yield batches.rest()
+        yield lists.rest()
 
     async def round(self) -> None:
         """One answer, and one use of it by the strategies."""

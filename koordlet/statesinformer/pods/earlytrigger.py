@@ -3,8 +3,8 @@
 A new pod's directory exists before the kubelet is next polled, so the kubelet is queried immediately. A new container's
 id is in the kubelet's answer only after the kubelet's own poll, so that query is delayed. Over the rate limit the
 kubelet is queried at its regular period; the cgroup tree, whose reading loads only koordlet, is read after the delay.
-Tenants choose the length of the kubelet's answer and the number of events: a long answer, which takes koordlet about
-1.5 ms per MiB, uses up more of the limit.
+Tenants choose the length of the kubelet's answer and the number of events: a long answer, which takes koordlet 1 to
+2.5 ms per MiB, uses up more of the limit.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from koordlet.statesinformer.pods.pleg import PodEvent, PodEventKind
 
 MAX_TRIGGERS_PER_S = 5.0
 BURST = 10
-MAX_BYTES_PER_S = 8 << 20
-"""Of answers to early queries. 110 ordinary pods have 1 to 2 MiB."""
+MAX_BYTES_PER_S = 1 << 20
+"""Of answers to early queries, so that they take about 1 ms per second in the long run. 110 ordinary pods have 1 to 2
+MiB."""
 BURST_BYTES = 64 << 20
 KUBELET_DELAY_S = 2.0
 """Time after which the kubelet reports a container that was started."""

@@ -4,19 +4,21 @@ It authenticates with the service account's token, after it has verified the kub
 observes `koordlet_kubelet_request_duration_seconds{verb, path, code}`.
 
 A long list is decoded in batches while it arrives (`listbatches`). A pod whose JSON did not change is not decoded
-again, and a pod that changes all the time only at a limited rate (`decodeallowance`). Time in which koordlet's own
-event loop was blocked does not count against the kubelet's time limit; it is logged and counted separately.
+again, and a pod that changes all the time only at a limited rate (`decodeallowance`); while a pod that is longer than
+a batch may not be decoded, it is not even held. Time in which koordlet's own event loop was blocked does not count
+against the kubelet's time limit; it is logged and counted separately.
 """
 
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 from time import monotonic
 from typing import Any, Final
 
-import aiohttp
 import msgspec
 from prometheus_client import Histogram
 
@@ -26,6 +28,7 @@ from koordlet.api.encoding.wire import WireError, decode, json_decoder
 from koordlet.api.registry import resource_for
 from koordlet.app.logging import get_logger
 from koordlet.app.patience import within
+from koordlet.kube.connections import BodyTooLong, Connections, NotConnected
 from koordlet.kube.decode import ObjectDecoder, RawList
 from koordlet.statesinformer.pods.decodeallowance import DecodeAllowance
 from koordlet.statesinformer.pods.kubelettls import KubeletVerification
@@ -42,8 +45,6 @@ COMPARISON_SHARE = 16
 MAX_ERROR_BYTES = 200
 MIN_LOGGED_DELAY_S = 1.0
 """A delay by koordlet itself is logged from this length on; shorter ones are only counted."""
-_UNLIMITED = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
-"""`within` limits a request."""
 _POD_LIST = json_decoder(RawList)
 _POD = ObjectDecoder(Pod, resource_for(Pod))
 log = get_logger(__name__)
@@ -103,11 +104,17 @@ def _digest(raw: msgspec.Raw) -> _Digest:
     return len(data), hash(tuple(parts))
 
 
+def _first_uid(pod: memoryview) -> str | None:
+    """The UID of a pod's JSON, of which the end may be missing; None if it is not among the first fields."""
+    match = _FIRST_FIELDS.match(pod[:_FIRST_BYTES])
+    return None if match is None else bytes(match[1]).decode(errors="replace")
+
+
 def _uid(raw: msgspec.Raw) -> str:
     """The UID of a pod's JSON, empty if it is malformed."""
-    match = _FIRST_FIELDS.match(memoryview(raw)[:_FIRST_BYTES])
-    if match is not None:
-        return bytes(match[1]).decode(errors="replace")
+    uid = _first_uid(memoryview(raw))
+    if uid is not None:
+        return uid
     try:
         return decode_any_depth(_IDENTITY, raw).metadata.uid
     except msgspec.DecodeError:
@@ -147,7 +154,9 @@ class KubeletClient:
         """Length of the last list of pods."""
         self.postponed = 0
         """Pods that changed so much that an answer was not compared with their last state."""
-        self._session: aiohttp.ClientSession | None = None
+        self._connections: Connections | None = None
+        self._server = ""
+        """Of the connections."""
 
     async def pods(self) -> list[Pod]:
         """All pods of the node; malformed ones are left out and logged once. Raises KubeletError, also if all pods of
@@ -155,12 +164,11 @@ class KubeletClient:
         decoded: dict[_Digest, Pod] = {}
         self._allowance.start(self._digests)
         malformed: WireError | None = None
-        length = 0
-        async with aclosing(self._get("/pods/")) as batches:
+        lists = ListBatches(partial(self._left_out, decoded))
+        async with aclosing(self._get("/pods/", lists)) as batches:
             async for batch in batches:
-                length += len(batch)
                 malformed = self._take(batch, decoded) or malformed
-        self.answer_bytes = length
+        self.answer_bytes = lists.bytes
         if malformed is not None and not decoded:
             raise KubeletError(f"kubelet /pods/: {malformed}") from malformed
         self._decoded = decoded
@@ -187,10 +195,9 @@ class KubeletClient:
         """The pod and the digest of the JSON that it was decoded from: `raw`, or an earlier state of a pod that changes
         too fast. Raises WireError."""
         uid = _uid(raw)
-        last = self._digests.get(uid)
-        if last is not None and self._allowance.spent(uid):
-            self.postponed += 1
-            return last, self._decoded[last]
+        kept = self._kept(uid)
+        if kept is not None:
+            return kept, self._decoded[kept]
         size = len(memoryview(raw))
         digest = _digest(raw)
         known = self._decoded.get(digest)
@@ -198,9 +205,24 @@ class KubeletClient:
             if size > COMPARED_BYTES:
                 self._allowance.take(uid, size // COMPARISON_SHARE)
             return digest, known
-        if last is not None:
+        if uid in self._digests:
             self._allowance.take(uid, size)
         return digest, self._decode(raw)
+
+    def _kept(self, uid: str) -> _Digest | None:
+        """The digest of a pod's last state if the pod keeps it, because it may not be decoded now."""
+        last = self._digests.get(uid)
+        if last is None or not self._allowance.spent(uid):
+            return None
+        self.postponed += 1
+        return last
+
+    def _left_out(self, decoded: dict[_Digest, Pod], pod: memoryview) -> bool:
+        """Whether a pod, of which this is the beginning, keeps its last state, which is then added to `decoded`."""
+        kept = self._kept(_first_uid(pod) or "")
+        if kept is not None:
+            decoded[kept] = self._decoded[kept]
+        return kept is not None
 
     def _decode(self, raw: msgspec.Raw) -> Pod:
         size = len(memoryview(raw))
@@ -217,7 +239,7 @@ class KubeletClient:
 
     async def config(self) -> Mapping[str, Any]:
         """The `kubeletconfig` object of /configz, undecoded. Raises KubeletError."""
-        body = b"".join([part async for part in self._get("/configz")])
+        body = b"".join([part async for part in self._get("/configz", ListBatches())])
         try:
             answer: dict[str, dict[str, Any]] = decode(body, dict[str, dict[str, Any]], where="kubelet /configz")
         except WireError as error:
@@ -227,63 +249,70 @@ class KubeletClient:
         return answer["kubeletconfig"]
 
     async def close(self) -> None:
-        """Close the connection."""
-        if self._session is not None:
-            await self._session.close()
+        """Close the connections."""
+        if self._connections is not None:
+            self._connections.close()
+            self._connections = None
 
-    async def _get(self, path: str) -> AsyncGenerator[Batch, None]:
+    async def _get(self, path: str, lists: ListBatches) -> AsyncGenerator[Batch, None]:
         """The answer, or the batches of a long list. Each of them may take the time limit."""
-        url = self._url() + path
-        async with aclosing(self._request(url, path)) as parts:
-            while (part := await self._limited(url, parts)) is not None:
-                yield part
+        server = self._url()
+        async with aclosing(self._request(server, path, lists)) as batches:
+            while (batch := await self._limited(server + path, batches)) is not None:
+                yield batch
 
-    async def _limited(self, url: str, parts: AsyncGenerator[Batch, None]) -> Batch | None:
-        """The next of `parts`, None after the last. Raises KubeletError."""
+    async def _limited(self, url: str, batches: AsyncGenerator[Batch, None]) -> Batch | None:
+        """The next of `batches`, None after the last. Raises KubeletError."""
         try:
-            part, own_delay = await within(self._timeout, _next(parts))
-        except aiohttp.ClientConnectorCertificateError as error:
-            await self.close()  # the kubelet may have a new certificate: the next session reads the files again
-            self._session = None
-            raise KubeletError(f"kubelet {url}: {error.certificate_error}: {self._tls.refused()}") from error
-        except (aiohttp.ClientError, BatchTooLongError, TimeoutError, OSError) as error:
+            batch, own_delay = await within(self._timeout, _next(batches))
+        except NotConnected as error:
+            reason = error.__cause__
+            if not isinstance(reason, ssl.SSLCertVerificationError):
+                raise KubeletError(f"kubelet {url}: {error}: {reason}") from error
+            await self.close()  # the kubelet may have a new certificate: the next connection reads the files again
+            raise KubeletError(f"kubelet {url}: {reason}: {self._tls.refused()}") from error
+        except BodyTooLong as error:
+            raise KubeletError(f"kubelet {url}: the answer is longer than {MAX_ANSWER_BYTES} bytes") from error
+        except (BatchTooLongError, TimeoutError, OSError) as error:
             raise KubeletError(f"kubelet {url}: {error or type(error).__name__}") from error
         if own_delay > 0:
             self._on_own_delay(own_delay)
             if own_delay >= MIN_LOGGED_DELAY_S:
                 message = "Koordlet was busy while the kubelet answered; this is not the kubelet's delay"
                 log.warning(message, url=url, busy_seconds=round(own_delay, 3))
-        return part
+        return batch
 
-    async def _request(self, url: str, path: str) -> AsyncGenerator[Batch, None]:
-        if self._session is None:
-            try:
-                context = self._tls()
-            except OSError as error:
-                raise KubeletError(f"kubelet {url}: cannot load certificates: {error}") from error
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=context, limit=2), timeout=_UNLIMITED
-            )
-        headers = await self._credentials() if url.startswith("https") else {}  # no secret over plain HTTP
-        started_at = monotonic()
-        batches, size = ListBatches(), 0
-        async with self._session.get(url, headers=headers) as response:
-            try:
-                if response.status != 200:
-                    text = (await response.content.read(MAX_ERROR_BYTES)).decode(errors="replace")
-                    raise KubeletError(f"kubelet {url}: HTTP {response.status}: {text}")
-                async for part in response.content.iter_any():
-                    size += len(part)
-                    if size > MAX_ANSWER_BYTES:
-                        raise KubeletError(f"kubelet {url}: the answer is longer than {MAX_ANSWER_BYTES} bytes")
-                    batch = batches.add(part)
-                    if batch is not None:
+    async def _request(self, server: str, path: str, lists: ListBatches) -> AsyncGenerator[Batch, None]:
+        url = server + path
+        connections = await self._connections_to(server)
+        headers = await self._credentials() if server.startswith("https") else {}  # no secret over plain HTTP
+        started_at, status = monotonic(), 0
+        try:
+            answers = connections.stream(path, headers, lists.add, max_bytes=MAX_ANSWER_BYTES)
+            async with aclosing(answers):
+                async for status, _, batch in answers:
+                    if status != 200:
+                        text = (batch or lists.rest())[:MAX_ERROR_BYTES].decode(errors="replace")
+                        raise KubeletError(f"kubelet {url}: HTTP {status}: {text}")
+                    if batch:
                         yield batch
-            finally:
-                if self._duration is not None:
-                    self._duration.labels("get", path, str(response.status)).observe(monotonic() - started_at)
-        yield batches.rest()
+        finally:
+            if self._duration is not None and status:
+                self._duration.labels("get", path, str(status)).observe(monotonic() - started_at)
+        yield lists.rest()
+
+    async def _connections_to(self, server: str) -> Connections:
+        """Raises KubeletError."""
+        if server != self._server:  # the Node has another address
+            await self.close()
+        if self._connections is None:
+            try:
+                self._connections = Connections(server, self._tls())
+            except OSError as error:
+                raise KubeletError(f"kubelet {server}: cannot load certificates: {error}") from error
+            self._server = server
+        return self._connections
 
 
-async def _next(parts: AsyncGenerator[Batch, None]) -> Batch | None:
-    return await anext(parts, None)
+async def _next(batches: AsyncGenerator[Batch, None]) -> Batch | None:
+    return await anext(batches, None)

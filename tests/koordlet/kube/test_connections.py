@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -102,6 +103,53 @@ async def test_forms_of_an_answer(raw: RawServer, client: Connections, answer: b
     assert raw.opened == 1
 
 
+async def streamed(
+    client: Connections, take: Callable[[bytes], bytes | None] = lambda part: part
+) -> list[tuple[int, bytes]]:
+    return [answer[::2] async for answer in client.stream("/a", {}, take, max_bytes=1 << 20)]
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+async def test_an_answer_is_read_in_parts(raw: RawServer, client: Connections) -> None:
+    raw.answers += [CHUNKED + b"1\r\na\r\n2\r\nbc\r\n0\r\n\r\n", OK.replace(b"200", b"403"), OK]
+    assert await streamed(client, lambda part: part * 2 if part != b"a" else None) == [(200, b"bcbc"), (200, b"")]
+    assert await streamed(client) == [(403, b"{}"), (403, b"")]
+    assert (await get(client)).body == b"{}"
+    assert raw.opened == 1
+
+
+async def test_a_reader_that_leaves_or_fails_closes_its_connection(raw: RawServer, client: Connections) -> None:
+    raw.answers += [CHUNKED + b"1\r\na\r\n", CHUNKED + b"1\r\na\r\n", OK]
+    async with aclosing(client.stream("/a", {}, lambda part: part, max_bytes=10)) as answers:
+        assert (await anext(answers)).body == b"a"
+
+    def refuse(part: bytes) -> bytes:
+        raise ValueError(f"no {part.decode()}")
+
+    with pytest.raises(ValueError, match="no a"):
+        await streamed(client, refuse)
+    assert (await get(client)).body == b"{}"
+    assert raw.opened == 3
+
+
+async def test_what_follows_an_answer_is_no_part_of_it(raw: RawServer, client: Connections) -> None:
+    raw.answers += [OK + OK, OK]
+    assert await streamed(client) == [(200, b"{}"), (200, b"")]
+    assert await streamed(client) == [(200, b"{}"), (200, b"")]
+    assert raw.opened == 2
+
+
+async def test_an_answer_that_breaks_off_is_an_error_after_its_parts(raw: RawServer, client: Connections) -> None:
+    raw.answers, raw.closes = [CHUNKED + b"1\r\na\r\n"], True
+    parts: list[bytes] = []
+    with pytest.raises(ConnectionError):
+        async for answer in client.stream("/a", {}, lambda part: part, max_bytes=10):
+            parts.append(answer.body)
+    assert parts == [b"a"]
+
+
 @pytest.mark.parametrize(
     "answer", [OK + OK, OK + b"HTTP/1.1 200 OK\r\n", OK.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)]
 )
@@ -119,7 +167,9 @@ async def test_bytes_that_arrive_later_are_not_the_next_answer(raw: RawServer, c
     raw.answers += [OK, OK]
     await get(client)
     [idle] = client._idle
-    idle.data_received(b"HTTP/1.1 200 OK\r\n")
+    late = b"HTTP/1.1 200 OK\r\n"
+    idle.get_buffer(-1)[: len(late)] = late
+    idle.buffer_updated(len(late))
     await get(client)
     assert raw.opened == 2
 
@@ -173,6 +223,9 @@ async def test_a_body_is_not_read_past_its_limit(raw: RawServer, client: Connect
     raw.answers, raw.closes = [f"HTTP/1.1 200 OK\r\n{encoding}\r\n\r\n".encode() + part * 4], True
     with pytest.raises(BodyTooLong):
         await client.request("GET", "/a", {}, None, max_bytes=3999)
+    raw.answers = [f"HTTP/1.1 200 OK\r\n{encoding}\r\n\r\n".encode() + part * 4]
+    with pytest.raises(BodyTooLong):
+        [answer async for answer in client.stream("/a", {}, lambda part: None, max_bytes=3999)]
     assert not client._idle
 
 

@@ -492,6 +492,35 @@ async def test_a_very_long_pod_is_compared_at_a_limited_rate(
     assert client.answer_bytes >= len(json.dumps(kubelet.answer, separators=(",", ":")))
 
 
+async def test_a_very_long_pod_without_allowance_is_not_held(
+    kubelet: Kubelet, client: KubeletClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps its state for some answers, and then has the new one; the pods after it always have theirs."""
+    monkeypatch.setattr(listbatches, "BATCH_BYTES", 100_000)
+    long, other = pod("a", "uid-a"), pod("b", "uid-b")
+    taken: list[int] = []
+    take = client._take
+
+    def counted(batch: listbatches.Batch, decoded: dict[Any, Pod]) -> object:
+        taken.append(len(batch))
+        return take(batch, decoded)
+
+    monkeypatch.setattr(client, "_take", counted)
+    numbers = []
+    for number in range(40):
+        long["metadata"]["annotations"] = {"number": str(min(number, 20)), "fill": "x" * MAX_BYTES}
+        other["metadata"]["annotations"] = {"number": str(number)}
+        text = json.dumps({"items": [long, other]}, separators=(",", ":"))
+        kubelet.answer = text
+        first, second = await client.pods()
+        assert second.metadata.annotations["number"] == str(number)
+        numbers.append(int(first.metadata.annotations["number"]))
+    held = sum(length > MAX_BYTES for length in taken)
+    assert client.postponed == 40 - held > 30
+    assert client.answer_bytes == len(text)
+    assert numbers == sorted(numbers) and numbers[-1] == 20
+
+
 def test_the_digest_of_a_long_pod_covers_every_byte() -> None:
     part = kubelet_module._HASHED_BYTES
     text = b'"' + b"a" * part + b"b" * part + b'c"'

@@ -1,7 +1,7 @@
 """A long list of pods, cut between pods while it arrives."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -27,8 +27,8 @@ def compact(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 
-def batches(text: bytes, part: int) -> list[Batch]:
-    collector, split = ListBatches(), []
+def batches(text: bytes, part: int, *left_out: Callable[[memoryview], bool]) -> list[Batch]:
+    collector, split = ListBatches(*left_out), []
     for start in range(0, len(text), part):
         batch = collector.add(text[start : start + part])
         if batch is not None:
@@ -54,6 +54,40 @@ def test_the_pods_are_those_of_the_whole_list(listed: list[Any], part: int) -> N
     split = batches(text, part)
     assert items(split) == listed
     assert max(map(len, split)) <= 100 + part + max((len(compact(pod)) for pod in listed), default=0) + 100
+
+
+@given(st.lists(pods, max_size=30), st.sets(st.integers(0, 29)), st.integers(1, 300), st.sampled_from(["", "\n"]))
+def test_long_pods_can_be_left_out(listed: list[Any], unwanted: set[int], part: int, end: str) -> None:
+    for number, pod in enumerate(listed):
+        pod["metadata"] = {"uid": f"{number:02}", **pod["metadata"]}
+    text = compact({"kind": "PodList", "metadata": {}, "items": listed}).rstrip() + end.encode()
+    asked: list[int] = []
+
+    def left_out(pod: memoryview) -> bool:
+        asked.append(int(bytes(pod[len('{"metadata":{"uid":"') :][:2])))
+        return asked[-1] in unwanted
+
+    kept = items(batches(text, part, left_out))
+    assert len(asked) == len(set(asked))
+    assert kept == [pod for number, pod in enumerate(listed) if number not in unwanted.intersection(asked)]
+    assert all(number in asked for number, pod in enumerate(listed) if len(compact(pod)) > 100 + 2 * part)
+
+
+def test_a_pod_that_is_left_out_is_not_held() -> None:
+    collector = ListBatches(lambda pod: True)
+    parts = [b'{"items":[{"metadata":{"uid":"a"', *[b"x" * 50] * 100, b'"}', b',{"metadata":{"uid":"b"}}]}']
+    held, lists = [], []
+    for part in parts:
+        lists.append(collector.add(part))
+        held.append(len(collector._held))
+    assert max(held) < 200
+    assert lists == [None] * 102 + [b'{"items":[]}'], "the end of a pod that is left out is progress"
+    assert (collector.rest(), collector.bytes) == (b'{"items":[{"metadata":{"uid":"b"}}]}', len(b"".join(parts)))
+
+
+def test_an_answer_that_ends_within_a_pod_that_is_left_out_is_an_error() -> None:
+    with pytest.raises(msgspec.DecodeError):
+        items(batches(b'{"items":[{"metadata":{"uid":"' + b"x" * 500, 50, lambda pod: True))
 
 
 def test_a_short_answer_is_not_changed() -> None:
