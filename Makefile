@@ -30,6 +30,11 @@ test-kubernetes: setup-test  ## install on a real Kubernetes (built on the first
 	@tests/kubernetes/build.sh $(KUBERNETES)
 	@KOORD_KUBERNETES=$(KUBERNETES) tests/kubernetes/run.sh tests/kubernetes $(PYTEST_ARGS)
 
+.PHONY: test-arm64
+test-arm64:  ## the kernel tests of the guest on an emulated arm64 machine, half an hour or more
+	@scripts/setup.sh arm64
+	@KOORD_GUEST=arm64 $(PY) -m pytest -m guest -s tests/guest
+
 .PHONY: test-oracle
 test-oracle: setup-test  ## compare scheduling decisions with the real kube-scheduler: WORLDS=2000 SEED=1
 	@tests/kubernetes/build.sh $(KUBERNETES)

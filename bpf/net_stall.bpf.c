@@ -34,6 +34,15 @@ struct pcpu_hot___v62 {
 	int preempt_count;
 } __attribute__((preserve_access_index));
 
+// arm64 keeps it in each task. Its lower half is the count.
+struct thread_info___arm64 {
+	u64 preempt_count;
+} __attribute__((preserve_access_index));
+
+struct task_struct___arm64 {
+	struct thread_info___arm64 thread_info;
+} __attribute__((preserve_access_index));
+
 TABLE(stats, struct net_stats);
 TABLE(cpus, struct net_cpu);
 
@@ -49,13 +58,16 @@ static __always_inline struct net_stats *stats_of(u32 cpu, u32 slot)
 	return bpf_map_lookup_elem(&stats, &slot);
 }
 
-// The preemption count of this CPU. No helper gives its address, but it is in the same per-CPU area as the run queue.
+// The preemption count of this CPU. On x86 no helper gives its address, but it is in the same per-CPU area as the run queue.
 static __always_inline u32 preempt_count(void)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	u64 at = (u64)task->se.cfs_rq->rq + (s64)settings.preempt_count;
 	u32 count = 0;
+	u64 at;
 
+	if (bpf_core_field_exists(struct thread_info___arm64, preempt_count))
+		return BPF_CORE_READ((struct task_struct___arm64 *)task, thread_info.preempt_count);
+	at = (u64)task->se.cfs_rq->rq + (s64)settings.preempt_count;
 	if (bpf_core_type_exists(struct pcpu_hot___v62))
 		at += bpf_core_field_offset(struct pcpu_hot___v62, preempt_count);
 	bpf_probe_read_kernel(&count, sizeof(count), (void *)at);

@@ -49,5 +49,5 @@ struct net_config {
 	struct slot_config slots; /* cgroup_mask: owners - 1 */
 	struct row_config rows;
 	u32 matrix_mask;          /* entries per CPU - 1 */
-	s32 preempt_count;        /* bytes from a CPU's run queue to its preemption count; 0 = unknown */
+	s32 preempt_count;        /* bytes from a CPU's run queue to its preemption count; 0 = not per CPU */
 };

@@ -24,6 +24,8 @@ import subprocess
 import sys
 import sysconfig
 import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,6 +43,8 @@ BEAT_S, BOOT_S, SILENCE_S = 5, 300.0, 180.0
 PYTHON_CACHE = GUEST / "pycache"
 """Compiled Python modules for the guest; the host fills it with PYTHONPYCACHEPREFIX."""
 HOST, CACHED_TAG = "/run/host", "koord-cached"
+OUT = "/run/guest-out"
+"""Where the guest has `--out`."""
 CACHED_DISK = (
     f"-fsdev local,id={CACHED_TAG},path=/,security_model=none,readonly=on,multidevs=remap"
     f" -device virtio-9p-pci,fsdev={CACHED_TAG},mount_tag={CACHED_TAG}"
@@ -56,6 +60,17 @@ class GuestError(Exception):
     """The guest cannot be created or started; the message names what is missing."""
 
 
+@dataclass(frozen=True)
+class Machine:
+    """What distinguishes the guests of the architectures."""
+
+    kernel: Path
+    options: tuple[str, ...]
+    """Of vng."""
+    prepare: tuple[str, ...]
+    """Commands of the guest's shell before the command."""
+
+
 def depends(package: str, prefix: str) -> list[str]:
     """Names of dependencies of `package` that begin with `prefix`."""
     output = capture("apt-cache", "depends", package)
@@ -63,17 +78,19 @@ def depends(package: str, prefix: str) -> list[str]:
     return [name for name in names if name.startswith(prefix)]
 
 
-def capture(*command: str) -> str:
+def capture(*command: str, env: Mapping[str, str] | None = None) -> str:
     try:
-        return subprocess.run(command, check=True, capture_output=True, text=True, cwd=GUEST).stdout
+        return subprocess.run(command, check=True, capture_output=True, text=True, cwd=GUEST, env=env).stdout
     except FileNotFoundError as error:
         raise GuestError(f"{command[0]} is not installed (scripts/apt/test.txt)") from error
     except subprocess.CalledProcessError as error:
         raise GuestError(f"{shlex.join(command)}: {error.stderr.strip()}") from error
 
 
-def set_up() -> Path:
-    """Path of the guest's kernel image, fetched and unpacked if it is missing."""
+def amd64() -> Machine:
+    """The guest with this machine's root file system; its kernel is fetched and unpacked if it is missing. The headers'
+    links point to /usr/src, so they are mounted there. Raises `GuestError`.
+    """
     stamp = GUEST / "ready"
     if not stamp.exists():
         print("guest: fetching the kernel and its headers", file=sys.stderr, flush=True)
@@ -93,23 +110,29 @@ def set_up() -> Path:
     images = sorted((TREE / "boot").glob("vmlinuz-*"))
     if not images:
         raise GuestError(f"{TREE}/boot holds no kernel; remove {GUEST} and run again")
-    return images[-1]
-
-
-def script(command: list[str], out: Path) -> str:
-    """The script of the guest's shell. The headers' links point to /usr/src, so they are mounted there."""
-    return "\n".join(
-        [
+    PYTHON_CACHE.mkdir(exist_ok=True)
+    return Machine(
+        images[-1],
+        (f"--qemu-opts=-cpu {CPU} {CACHED_DISK}",),
+        (
             f"mount --bind {shlex.quote(str(TREE / 'usr/src'))} /usr/src",
             f"mkdir -p {HOST} /run/upper /run/work",
             f"mount -t 9p -o ro,version=9p2000.L,trans=virtio,msize=524288,cache=loose {CACHED_TAG} {HOST}",
             *(f"mount --bind {shlex.quote(HOST + path)} {shlex.quote(path)}" for path in CACHED),
             f"mount -t overlay -o lowerdir={HOST}{PYTHON_CACHE},upperdir=/run/upper,workdir=/run/work"
             f" python-cache {shlex.quote(str(PYTHON_CACHE))}",
+            f"export PYTHONPYCACHEPREFIX={shlex.quote(str(PYTHON_CACHE))} PATH={shlex.quote(str(VENV / 'bin'))}:$PATH",
+        ),
+    )
+
+
+def script(prepare: Iterable[str], command: list[str]) -> str:
+    """The script of the guest's shell."""
+    return "\n".join(
+        [
+            *prepare,
             f"cd {shlex.quote(str(ROOT))}",
-            f"export GUEST_OUT={shlex.quote(str(out))} PYTHONPYCACHEPREFIX={shlex.quote(str(PYTHON_CACHE))} HOME=/tmp"
-            " PYTHONUNBUFFERED=1 HYPOTHESIS_STORAGE_DIRECTORY=/tmp/hypothesis"
-            f" PATH={shlex.quote(str(VENV / 'bin'))}:$PATH",
+            f"export GUEST_OUT={OUT} HOME=/tmp PYTHONUNBUFFERED=1 HYPOTHESIS_STORAGE_DIRECTORY=/tmp/hypothesis",
             'dmesg --follow >"$GUEST_OUT/kernel.log" 2>&1 &',
             f'while cat /proc/uptime >"$GUEST_OUT/alive"; do sleep {BEAT_S}; done &',
             shlex.join(command),
@@ -118,22 +141,20 @@ def script(command: list[str], out: Path) -> str:
     )
 
 
-def run(command: list[str], out: Path, timeout: float = TIMEOUT, cpus: int = 2) -> int:
+def run(machine: Machine, command: list[str], out: Path, timeout: float = TIMEOUT, cpus: int = 2) -> int:
     """Boot, run the command, and return its exit status. Raises `GuestError`."""
-    image = set_up()
     vng = VENV / "bin" / "vng"
     if not vng.exists():
         raise GuestError(f"{vng} is missing; run scripts/setup.sh test")
     out.mkdir(parents=True, exist_ok=True)
-    PYTHON_CACHE.mkdir(exist_ok=True)
     status, alive = out / "status", out / "alive"
     for left in (status, alive):
         left.unlink(missing_ok=True)
     commands = out / "run.sh"  # vng passes the command on the kernel's command line, which holds 2 KiB
-    commands.write_text(script(command, out))
+    commands.write_text(script(machine.prepare, command))
     boot = [
-        str(vng), "--disable-kvm", "--run", str(image), "--cpus", str(cpus), "--memory", "2G", "--append", "psi=1",
-        "--rwdir", str(out), f"--qemu-opts=-cpu {CPU} {CACHED_DISK}", "--", shlex.join(["sh", str(commands)]),
+        str(vng), "--disable-kvm", "--run", str(machine.kernel), "--cpus", str(cpus), "--memory", "2G",
+        "--append", "psi=1", f"--rwdir={OUT}={out}", *machine.options, "--", f"sh {OUT}/{commands.name}",
     ]  # fmt: skip
     environment = {**os.environ, "PATH": f"{VENV / 'bin'}:{os.environ['PATH']}"}
     leashed = ["sh", "-c", LEASH, "sh", *boot]
@@ -187,7 +208,7 @@ def stop(_number: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def main() -> int:
+def main(set_up: Callable[[], Machine]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=GUEST / "out")
     parser.add_argument("--timeout", type=float, default=TIMEOUT)
@@ -196,7 +217,7 @@ def main() -> int:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, stop)
     try:
-        return run(options.command, options.out.resolve(), options.timeout, options.cpus)
+        return run(set_up(), options.command, options.out.resolve(), options.timeout, options.cpus)
     except GuestError as error:
         print(f"guest: {error}", file=sys.stderr)
         return FAILED
@@ -205,4 +226,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(amd64))

@@ -5,6 +5,7 @@ Without BPF `files.NetFiles` gives retransmits.
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ OPTIONAL = {
 """Program (and tracepoint) -> what is missing without it."""
 PREEMPT_COUNT = ("__preempt_count", "pcpu_hot")
 """Per-CPU variables of x86 kernels that hold the preemption count; the second is that of v6.2 to v6.14."""
+COUNT_IN_TASK = ("aarch64",)
+"""Machines on which the probe reads the preemption count from the running task."""
 RAISE = "softirq_raise"
 ORIGIN_UNKNOWN = "softirqs that a task raises are attributed to their receivers"
 
@@ -141,7 +144,7 @@ class NetStall(MappedProbe):
 
 def preempt_count_offset() -> int:
     """Bytes from a CPU's run queue to its preemption count. 0 where that is not per CPU (not x86), or where BTF does
-    not contain it: then softirqs that a task raises itself are attributed to their receivers."""
+    not contain it."""
     offsets = libbpf.per_cpu_offsets(("runqueues", *PREEMPT_COUNT))
     count = next((offsets[name] for name in PREEMPT_COUNT if name in offsets), None)
     return 0 if count is None or "runqueues" not in offsets else count - offsets["runqueues"]
@@ -154,7 +157,7 @@ def load_core(place: ProbeEnvironment, sizes: NetSizes | None = None, ids: Owner
         skip = tuple(name for name in OPTIONAL if not libbpf.kernel_has_tracepoint(name))
         conditions = [OPTIONAL[name] for name in skip]
         preempt_count = preempt_count_offset()
-        if preempt_count == 0:
+        if preempt_count == 0 and platform.machine() not in COUNT_IN_TASK:
             skip, conditions = (*skip, RAISE), [*conditions, ORIGIN_UNKNOWN]
         sizes = sizes or NetSizes.of(place.cpus)
         build = Build(
