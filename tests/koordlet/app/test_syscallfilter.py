@@ -15,6 +15,7 @@ from koordlet.app.syscallfilter import REFUSED, program
 
 HEADERS = {"x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
            "aarch64": Path("/usr/include/asm-generic/unistd.h")}  # fmt: skip
+"""Of the kernel's interface. An x86-64 machine has both; others have the generic one."""
 TRIES = """
 import ctypes, errno, json, os, subprocess, sys, threading
 from koordlet.app.syscallfilter import REFUSED, refuse_unused
@@ -40,7 +41,7 @@ print(json.dumps(results))
 EPERM = [-1, 1]
 
 
-@pytest.mark.parametrize("machine", HEADERS)
+@pytest.mark.parametrize("machine", HEADERS if platform.machine() == "x86_64" else ["aarch64"])
 @pytest.mark.kernel  # has the headers of the kernel's interface
 def test_the_numbers_are_those_of_the_kernels_headers(machine: str) -> None:
     text = HEADERS[machine].read_text()
