@@ -23,7 +23,7 @@ from google.protobuf.message import Message
 from koordlet.api.cri import api_pb2 as cri
 from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 from tests.runtimeproxy.proxyprocess import ProxyProcess
-from tests.runtimeproxy.tap import Passed, frames, requests, tap
+from tests.runtimeproxy.tap import Passed, frames, requests, tap, with_calls
 from tests.runtimes.daemons import BUSYBOX, Containerd
 from tests.runtimes.pods import container_config, sandbox_config
 from tests.waiting import wait_until
@@ -213,10 +213,8 @@ async def through(containerd: Containerd, proxy: ProxyProcess, version: str) -> 
             conversation = Conversation(channel, version)
             await conversation.hold(containerd.cgroup_parent("same"))
             await channel.close()
-            (client,), (runtime,) = (
-                ahead,
-                [answer for answer in behind[count:] if b"koord-runtime-proxy" not in answer.up],
-            )
+            (client,) = with_calls(ahead)
+            (runtime,) = with_calls(answer for answer in behind[count:] if b"koord-runtime-proxy" not in answer.up)
             await asyncio.to_thread(wait_until, lambda: client.over and runtime.over, "both connections are over")
     return conversation.answers, client, runtime
 
