@@ -111,7 +111,7 @@ SUITES: Final = {
         environment={"KOORD_TEST_PROBES": "bcc"},
     ),
     # The last: it takes most memory away, and what was read of files. If it is killed, the guest keeps little memory.
-    "node-stalls": Suite(300, (f"{T}/probes/guest_node_stalls.py",)),
+    "node-stalls": Suite(450, (f"{T}/probes/guest_node_stalls.py",)),
 }
 
 
