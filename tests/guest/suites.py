@@ -98,6 +98,12 @@ SUITES: Final = {
         environment={APPARMOR: "koordlet"},
         prepare=("apparmor_parser", "-r", "-K", "-I", "tests/guest", "deploy/koordlet-apparmor/koordlet"),
     ),
+    # The same without a profile, only on arm64.
+    "unconfined": Suite(
+        650,
+        (f"{T}/process/test_koordlet_figures.py", f"{EVERY}::test_a_stop_leaves_what_the_kubelet_had_set"),
+        options=ONE_DRIVER,
+    ),
     # Compiling takes minutes here; then the tests that hold the other variant to the kernel's own figures.
     "bcc": Suite(
         450,
