@@ -164,7 +164,7 @@ class Story:
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     scratch = tmp_path_factory.mktemp("view")
     ground = Ground(scratch)
-    view = View(ground, scratch, bpffs=False, also=ground.commands)  # type: ignore[arg-type]
+    view = View(ground, scratch, bpffs=False, also=ground.commands)
     logs = tmp_path_factory.mktemp("logs")
     registrations = view.scratch / "hookserver.d"
     registrations.mkdir()

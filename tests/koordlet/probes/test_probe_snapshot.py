@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -90,11 +89,11 @@ rows = st.dictionaries(st.integers(-11, 50).filter(bool), st.lists(st.integers(0
 
 @settings(deadline=None)
 @given(rows, rows)
-def test_a_window_is_what_was_added(old: dict[str, Any], more: dict[str, Any]) -> None:
+def test_a_window_is_what_was_added(old: dict[int, list[int]], more: dict[int, list[int]]) -> None:
     both = {key: old.get(key, []) + more.get(key, []) for key in old.keys() | more.keys()}
-    window = diff(snapshot(old, lost=2), snapshot(both, lost=5))  # type: ignore[arg-type]
+    window = diff(snapshot(old, lost=2), snapshot(both, lost=5))
     for key in both:
-        row = row_of(window, key)  # type: ignore[arg-type]
+        row = row_of(window, key)
         assert row is not None
         assert window.sum_ns[row] == sum(more.get(key, []))
         assert window.hist[row].sum() == len(more.get(key, []))

@@ -1,4 +1,4 @@
-"""A private view of the machine, in which a koordlet process sees a `PodTree` as its whole cgroup root.
+"""A private view of the machine, in which a koordlet process sees a tree of the test as its whole cgroup root.
 
 Bind mounts and a BPF file system are in a mount namespace that a holder process keeps. When it ends nothing is left.
 """
@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
-
-from tests.koordlet.process.podtree import PodTree
+from typing import Protocol
 
 ROOT = Path(__file__).resolve().parents[3]
 APPARMOR = "KOORD_TEST_APPARMOR"
@@ -21,10 +20,17 @@ def under_profile(profile: str, command: list[str]) -> list[str]:
     return ["sh", "-c", 'printf "exec $0" >/proc/self/attr/exec && exec "$@"', profile, *command]
 
 
+class Rooted(Protocol):
+    """A tree of cgroups: a group `top` in each of the hierarchies."""
+
+    roots: dict[str, Path]
+    top: str
+
+
 class View:
     """A mount namespace in which /sys/fs/cgroup is the tree; `also` are more shell commands to run in it."""
 
-    def __init__(self, tree: PodTree, scratch: Path, *, bpffs: bool = True, also: tuple[str, ...] = ()) -> None:
+    def __init__(self, tree: Rooted, scratch: Path, *, bpffs: bool = True, also: tuple[str, ...] = ()) -> None:
         self.scratch, self.cgroup = scratch, scratch / "cgroup"
         self.sys_fs, self.state = scratch / "sys_fs", scratch / "state"
         (self.sys_fs / "bpf").mkdir(parents=True)

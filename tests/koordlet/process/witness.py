@@ -34,7 +34,7 @@ class Witness:
                     before = boot_time()
                     value = read()
                     self._seen[name].append(((before + boot_time()) / 2, value))
-                except Exception as error:  # noqa: BLE001 - told by the test's thread
+                except Exception as error:  # noqa: BLE001 - the test's thread reports it
                     self.error = error
                     return
 
