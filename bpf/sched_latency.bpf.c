@@ -13,7 +13,7 @@
 //   - next is the victim. It waited T - last_queued here, plus the growth of run_delay since its stamp (on CPUs that
 //     it was moved away from). Throttled time is subtracted; the rest is added to its cgroup's histogram and charged,
 //     slice by slice of the ring of recent runners of C, to its culprits. The part before a move is charged by the ring
-//     of the CPU on which the task was preempted.
+//     of the CPU that it left: the CPU of its stamp if it was preempted, else that which sched_migrate_task noted.
 //   - the ring records that next's cgroup runs from T on; consecutive runs of one cgroup are one slice.
 // The program does not run for every switch (it misses about one in a thousand on some virtual machines). A missed
 // switch is detected when prev is not the task that the ring records as running. Its wait and its slice are then
@@ -81,6 +81,9 @@ static __always_inline struct stamp *stamp_of(u32 pid)
 
 	return bpf_map_lookup_elem(&stamps, &i);
 }
+
+// In task_struct.on_rq: load balancing, or a new affinity, moves the task.
+#define TASK_ON_RQ_MIGRATING 2
 
 // Fields that not every kernel has; each flavour declares only those.
 struct task_struct___v618 {
@@ -159,10 +162,11 @@ static __always_inline void account(struct task_struct *task, u32 slot, struct s
 				    u32 cpu_id, struct rq *rq, u64 here, u64 before, u64 end)
 {
 	u64 throttled = 0;
-	bool preempted = false;
+	bool preempted = false, moved = false;
 
 	if (stamp && stamp->runs == (u32)task->sched_info.pcount) {
 		preempted = stamp->flags & STAMP_PREEMPTED;
+		moved = stamp->flags & STAMP_MOVED;
 		if (stamp->flags & STAMP_THROTTLE) {
 			if (stamp->cpu == cpu_id) {
 				throttled = throttled_part(stamp, task->se.cfs_rq, rq, here);
@@ -176,9 +180,11 @@ static __always_inline void account(struct task_struct *task, u32 slot, struct s
 	}
 	if (throttled)
 		count_throttled(stats_of(cpu_id, slot), throttled);
-	// A preempted task began to wait on the CPU that it left. One that was woken may have waited on any other.
+	// A preempted task began to wait on the CPU that it left, any other on the CPU from which it was moved.
 	if (before && preempted)
 		charge_slices(cpu_id, stamp->cpu, slot, stamp->clock_ns, stamp->clock_ns + before);
+	else if (before && moved)
+		charge_slices(cpu_id, stamp->cpu, slot, stamp->clock_ns - before, stamp->clock_ns);
 	else if (before)
 		charge_slice(cpu_id, cpu, slot, special_slot(cgroup_mask(), SLOT_MOVED), before);
 	count_wait(stats_of(cpu_id, slot), here + before, preempted);
@@ -283,6 +289,35 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 		arrive(next, pid, slot, cpu, cpu_id, now, rq);
 	note_runner(cpu, slot, now);
 	cpu->pid = pid;
+	return 0;
+}
+
+// A task changes its CPU. If it waits, the kernel has just taken it off the queue that it waited in.
+SEC("tp_btf/sched_migrate_task")
+int BPF_PROG(sched_migrate_task, struct task_struct *task)
+{
+	struct rq *rq = task->se.cfs_rq->rq;
+	u32 pid = task->pid;
+	struct stamp *stamp;
+
+	if (task->on_rq != TASK_ON_RQ_MIGRATING)
+		return 0; // it sleeps, and is about to be woken on the other CPU
+	stamp = stamp_of(pid);
+	if (!stamp)
+		return 0;
+	if (stamp->tag != task_tag(task, pid)) {
+		if (task->sched_info.pcount)
+			return 0;
+		stamp->tag = task_tag(task, pid); // it has not run yet
+		stamp->runs = 0;
+		stamp->run_delay = 0;
+		stamp->flags = 0;
+	} else if (stamp->flags & STAMP_PREEMPTED || stamp->runs != (u32)task->sched_info.pcount) {
+		return 0;
+	}
+	stamp->clock_ns = rq->clock;
+	stamp->cpu = rq->cpu;
+	stamp->flags |= STAMP_MOVED;
 	return 0;
 }
 

@@ -60,6 +60,7 @@ struct cpu_state {
 #define STAMP_PREEMPTED 1 /* the task left the CPU while it was runnable */
 #define STAMP_THROTTLE 2  /* throttle_base and pelt_base are set, for stamp.cpu */
 #define STAMP_QUEUED 4    /* bcc: clock_ns is when it began to wait */
+#define STAMP_MOVED 8     /* it was moved from stamp.cpu at clock_ns, while it waited */
 
 struct stamp {
 	u64 tag;       /* pid << 32 | low half of the start time: never another task */

@@ -82,6 +82,7 @@ CPU_STATE: Final[np.dtype[Any]] = np.dtype(
 STAMP_PREEMPTED: Final = 1
 STAMP_THROTTLE: Final = 2
 STAMP_QUEUED: Final = 4
+STAMP_MOVED: Final = 8
 STAMP: Final[np.dtype[Any]] = np.dtype(
     [
         ("tag", "u8"),

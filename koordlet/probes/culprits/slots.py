@@ -18,7 +18,7 @@ TAG = np.dtype("u8")
 SPECIALS = layouts.SPECIAL_SLOT["SPECIALS"]
 SPECIAL_NAMES = tuple(name.removeprefix("SLOT_").lower() for name in layouts.SPECIAL_SLOT if name != "SPECIALS")
 """By ``enum special_slot``. *overflow*: a cgroup that got no slot; *older*: the wait began before the remembered
-slices; *moved*: the task waited on another CPU first."""
+slices; *moved*: the task waited on another CPU first, and its move was missed."""
 
 
 def special_key(index: int) -> int:

@@ -18,7 +18,7 @@ from koordlet.probes.schedlatency.tables import Tables
 
 PROBE = "sched_latency"
 OBJECT = OBJECTS / f"{PROBE}.bpf.o"
-SWITCH = "sched_switch"
+SWITCHES = ("sched_switch", "sched_migrate_task")
 WAKEUPS = ("sched_wakeup", "sched_wakeup_new")
 TASK_THROTTLE = "throttle_cfs_rq_work"
 """Kernels with this function throttle tasks one by one (v6.18); the others need the wakeup programs."""
@@ -94,7 +94,7 @@ def build(sizes: Sizes, cgroup_v2: bool) -> Build:
     skip = WAKEUPS if libbpf.kernel_has_function(TASK_THROTTLE) else ()
     return Build(
         probe=PROBE,
-        programs=tuple(name for name in (SWITCH, *WAKEUPS) if name not in skip),
+        programs=tuple(name for name in (*SWITCHES, *WAKEUPS) if name not in skip),
         entries=sizes.entries(),
         settings=sizes.settings(cgroup_v2),
         skip=skip,

@@ -331,6 +331,32 @@ def test_waiting_survives_a_move_to_another_cpu(
         assert without_culprit < 0.1 * charged(measured.culprits, moved.id, noisy.id), "it was preempted, not woken"
 
 
+def test_a_woken_task_that_is_moved_while_it_waits_has_culprits(
+    measure: Measure, group: Callable[[str], Any], clock_error_ns: int
+) -> None:
+    """A sleeper of the lowest weight waits long after each wake-up, and is moved by its affinity meanwhile."""
+    moved, noisy = group("moved"), group("noisy")
+    pid = moved.run(f"import os\nos.nice(19)\n{SLEEPER}")
+    noisy.run(cpu=0)
+    noisy.run(cpu=1)
+
+    def push() -> None:
+        for _ in range(100):
+            for cpu in (1, 0):
+                os.sched_setaffinity(pid, {cpu})
+                time.sleep(0.004)
+
+    measured = measure(push, moved, noisy)
+    total = waited(measured.result, moved.id)
+    assert total > 20 * MS, "it did not wait"
+    assert charged_in_all(measured.culprits, moved.id) == pytest.approx(total, abs=MS), measured.result.lost
+    without_culprit = charged(measured.culprits, moved.id, SPECIAL_KEYS["moved"])
+    if clock_error_ns:
+        assert without_culprit > 0, "bcc does not know the queue that it left"
+    else:
+        assert without_culprit < 0.05 * total
+
+
 def test_the_waiting_times_alone_agree_with_the_snapshots_before_and_after(
     probes: ProbeSet, group: Callable[[str], Any]
 ) -> None:
