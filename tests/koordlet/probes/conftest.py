@@ -83,6 +83,11 @@ class Group:
             self.cgroup.write("cpu", "cpu.cfs_period_us", period_us)
             self.cgroup.write("cpu", "cpu.cfs_quota_us", quota_us)
 
+    def weight(self, percent: int) -> None:
+        """The group's weight in per cent of the default."""
+        v2, v1 = ("cpu.weight", percent), ("cpu.shares", 1024 * percent // 100)
+        self.cgroup.write("cpu", *(v2 if self.version == 2 else v1))
+
     def throttled_ns(self) -> int:
         stat = dict(line.split() for line in (self.path / "cpu.stat").read_text().splitlines())
         return int(stat["throttled_usec"]) * 1000 if self.version == 2 else int(stat["throttled_time"])

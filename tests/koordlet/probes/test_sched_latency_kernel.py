@@ -334,11 +334,17 @@ def test_waiting_survives_a_move_to_another_cpu(
 def test_a_woken_task_that_is_moved_while_it_waits_has_culprits(
     measure: Measure, group: Callable[[str], Any], clock_error_ns: int
 ) -> None:
-    """A sleeper of the lowest weight waits long after each wake-up, and is moved by its affinity meanwhile."""
-    moved, noisy = group("moved"), group("noisy")
-    pid = moved.run(f"import os\nos.nice(19)\n{SLEEPER}")
-    noisy.run(cpu=0)
-    noisy.run(cpu=1)
+    """A sleeper in a group of low weight waits long after each wake-up, and is moved by its affinity meanwhile.
+
+    A group that waits beside a single other one runs as soon as that has had its slice, whatever the weights.
+    """
+    moved = group("moved")
+    moved.weight(5)
+    pid = moved.run("while True:\n for _ in range(2000): pass\n time.sleep(0.002)")
+    for name in ("first", "second"):
+        noisy = group(name)
+        noisy.run(cpu=0)
+        noisy.run(cpu=1)
 
     def push() -> None:
         for _ in range(100):
