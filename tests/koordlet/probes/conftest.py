@@ -144,9 +144,11 @@ def own_pins(name: str) -> Iterator[Path]:
     path = MOUNT_POINT / f"koordlet-test-{os.getpid()}-{name}"
     _clear(path)  # a test that was killed had our pid
     bpffs.ensure(path, MOUNT_POINT, may_mount=True)
-    yield path
-    _clear(path)
-    bpffs.remove_empty(path, MOUNT_POINT)
+    try:
+        yield path
+    finally:
+        _clear(path)
+        bpffs.remove_empty(path, MOUNT_POINT)
     bpffs.unmount_if_ours(MOUNT_POINT)
     assert not path.exists(), "pins left behind"
 
