@@ -213,12 +213,26 @@ def config_map(name: str, key: str, document: Object) -> list[Object]:
     return [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {key: text}}]
 
 
+def probes(address: Object, ready: str) -> Object:
+    """A container's probes. `address`: of an HTTP request, without its path; `ready`: the readiness probe's path.
+
+    It has five minutes to start. Afterwards three answers that take longer than five seconds restart it. A node that
+    is short of CPU must not stop the component that makes room on it.
+    """
+    alive = {"httpGet": {"path": "/healthz", **address}, "timeoutSeconds": 5}
+    return {
+        "startupProbe": {**alive, "periodSeconds": 2, "failureThreshold": 150},
+        "readinessProbe": {"httpGet": {"path": ready, **address}, "timeoutSeconds": 5},
+        "livenessProbe": alive,
+    }
+
+
 def replicated(account: str, container: Object, *, config: str, secure_port: int) -> list[Object]:
     """A Deployment of two replicas, one of which is the leader: a component of the control plane whose pages are all on
     the secure port, and whose ConfigMap `config` is mounted at /config. `container`: name, args and resources; its
     binary has the account's name."""
     labels = {"koord-app": account}
-    probe = {"path": "/healthz", "port": secure_port, "scheme": "HTTPS"}
+    probe = {"port": secure_port, "scheme": "HTTPS"}
     whole: Object = {
         "name": container["name"],
         "image": CONTROL_PLANE_IMAGE,
@@ -227,8 +241,7 @@ def replicated(account: str, container: Object, *, config: str, secure_port: int
         "args": container["args"],
         "env": [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
         "ports": [{"name": "secure", "containerPort": secure_port, "protocol": "TCP"}],
-        "readinessProbe": {"httpGet": probe},
-        "livenessProbe": {"httpGet": probe, "initialDelaySeconds": 30},
+        **probes(probe, "/healthz"),
         "resources": container["resources"],
         "securityContext": RESTRICTED,
         "volumeMounts": [{"name": "config", "mountPath": "/config", "readOnly": True}],

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs a command in a guest with Debian's 6.1 kernel and one unified cgroup v2 tree.
 
-    scripts/guest.py [--out DIR] [--timeout SECONDS] [--cpus NUMBER] -- COMMAND [ARGUMENT ...]
+    scripts/guest.py [--out DIR] [--timeout SECONDS] [--cpus NUMBER] [--memory SIZE] [--tap NAME] -- COMMAND ...
 
 The guest has this machine's root file system read-only (changes under /tmp, /usr, /etc … stay in its memory), two
 emulated CPUs by default, PSI, BTF and kernel headers, and runs COMMAND as root in the repository's directory. Files
@@ -25,7 +25,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,6 +35,8 @@ VENV = ROOT / "build" / "venv"
 META_PACKAGE = "linux-image-amd64"
 HEADERS_META = "linux-headers-amd64"
 TIMEOUT = 1200.0
+MEMORY = "2G"
+NETWORK = "--qemu-opts=-netdev tap,id=tap,ifname={},script=no,downscript=no -device virtio-net-pci,netdev=tap"
 CPU = "max,avx2=off"
 """Debian's qemu 7.2 emulates AVX2 incorrectly: numpy's sort returns unsorted arrays."""
 FAILED, TIMED_OUT, STUCK = 125, 124, 123
@@ -141,7 +143,9 @@ def script(prepare: Iterable[str], command: list[str]) -> str:
     )
 
 
-def run(machine: Machine, command: list[str], out: Path, timeout: float = TIMEOUT, cpus: int = 2) -> int:
+def run(
+    machine: Machine, command: list[str], out: Path, timeout: float = TIMEOUT, cpus: int = 2, memory: str = MEMORY
+) -> int:
     """Boot, run the command, and return its exit status. Raises `GuestError`."""
     vng = VENV / "bin" / "vng"
     if not vng.exists():
@@ -153,7 +157,7 @@ def run(machine: Machine, command: list[str], out: Path, timeout: float = TIMEOU
     commands = out / "run.sh"  # vng passes the command on the kernel's command line, which holds 2 KiB
     commands.write_text(script(machine.prepare, command))
     boot = [
-        str(vng), "--disable-kvm", "--run", str(machine.kernel), "--cpus", str(cpus), "--memory", "2G",
+        str(vng), "--disable-kvm", "--run", str(machine.kernel), "--cpus", str(cpus), "--memory", memory,
         "--append", "psi=1", f"--rwdir={OUT}={out}", *machine.options, "--", f"sh {OUT}/{commands.name}",
     ]  # fmt: skip
     environment = {**os.environ, "PATH": f"{VENV / 'bin'}:{os.environ['PATH']}"}
@@ -213,11 +217,16 @@ def main(set_up: Callable[[], Machine]) -> int:
     parser.add_argument("--out", type=Path, default=GUEST / "out")
     parser.add_argument("--timeout", type=float, default=TIMEOUT)
     parser.add_argument("--cpus", type=int, default=2)
+    parser.add_argument("--memory", default=MEMORY)
+    parser.add_argument("--tap", help="a tap device of this machine; the guest's end is its only network device")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, stop)
     try:
-        return run(set_up(), options.command, options.out.resolve(), options.timeout, options.cpus)
+        machine = set_up()
+        if options.tap:
+            machine = replace(machine, options=(*machine.options, NETWORK.format(options.tap)))
+        return run(machine, options.command, options.out.resolve(), options.timeout, options.cpus, options.memory)
     except GuestError as error:
         print(f"guest: {error}", file=sys.stderr)
         return FAILED

@@ -17,7 +17,7 @@ HEAVY="kernel or e2e or guest or kubernetes"
 logs=build/tests
 KUBERNETES=v1.35
 # To stay below an hour on a slow machine too, these of tests/kubernetes run only if the group begins before a time in seconds.
-BEGINS_BEFORE="chart:1700 kustomize:1900 embedded_suites:1900 api_server:2200 nodes:2200 faults:2200"
+BEGINS_BEFORE="chart:1450 kustomize:1600 embedded_suites:1800 unified_node:1850 api_server:2200 nodes:2200 faults:2200"
 TIMEFORMAT="run_tests: %R s, of which a CPU worked %U s and its kernel %S s"
 failed=0 selected=0 niceness=0 guest="" control="" build="" fuzz=""
 

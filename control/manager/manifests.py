@@ -230,8 +230,7 @@ def deployment() -> list[Object]:
             {"name": "metrics", "containerPort": 8080, "protocol": "TCP"},
             {"name": "probes", "containerPort": 8000, "protocol": "TCP"},
         ],
-        "readinessProbe": {"httpGet": {"path": "/readyz", "port": 8000}},
-        "livenessProbe": {"httpGet": {"path": "/healthz", "port": 8000}, "initialDelaySeconds": 30},
+        **manifestfiles.probes({"port": 8000}, "/readyz"),
         # The API server still sends requests for a moment after the pod has left the endpoints.
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", "5"]}}},
         "resources": {

@@ -5,6 +5,7 @@ The layers are the file trees of `make images`, the configuration is that of the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from scripts.install.imagespecs import SPECS, ImageSpec
 _LABELS = "org.opencontainers.image"
 
 
-def write(archive: Path) -> None:
+def write(archive: Path, specs: Sequence[ImageSpec] = SPECS) -> None:
     """Write the archive, in OCI image layout. Raises MissingPackages."""
 
     def made(spec: ImageSpec) -> Image:
@@ -25,8 +26,8 @@ def write(archive: Path) -> None:
         tree.unlink()
         return image(spec, layer)
 
-    with ThreadPoolExecutor(len(SPECS)) as threads:  # most of the work is done by other processes and the kernel
-        write_archive(archive, list(threads.map(made, SPECS)))
+    with ThreadPoolExecutor(len(specs)) as threads:  # most of the work is done by other processes and the kernel
+        write_archive(archive, list(threads.map(made, specs)))
 
 
 def image(spec: ImageSpec, layer: bytes) -> Image:

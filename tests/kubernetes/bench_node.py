@@ -15,9 +15,11 @@ import time
 from pathlib import Path
 
 from scripts.install import archive as images
-from tests.kubernetes.components import NODE, ROOT, Kubernetes, wait_for
+from tests.kubernetes.components import NODE, Kubernetes
 from tests.kubernetes.conftest import BUILD, keep_logs
 from tests.kubernetes.installation import NAMESPACE, get, install
+from tests.kubernetes.node import ROOT, import_image
+from tests.kubernetes.processes import wait_for
 from tests.processmemory import resident_mib
 from tests.scale.bench_koordlet import busy_share, measure, task_cpu
 from tests.scale.figures import Figure, report
@@ -64,7 +66,7 @@ def koordlet_pid() -> int:
 def run(cluster: Kubernetes, replicas: int, seconds: float) -> int:
     archive = cluster.folder / "koordinator.tar"
     images.write(archive)
-    cluster.import_image(archive)
+    import_image(archive)
     archive.unlink()
     install(cluster)
     cluster.kubectl("apply", "-f", "-", text=pods(replicas))

@@ -14,14 +14,16 @@ from pathlib import Path
 import pytest
 
 from scripts.install import archive
-from tests.kubernetes.components import ROOT, Kubernetes
+from tests.kubernetes.components import Kubernetes
+from tests.kubernetes.guestcluster import GuestNode
 from tests.kubernetes.installation import install
+from tests.kubernetes.node import ROOT, import_image
 
 HERE = Path(__file__).parent
 BUILD = ROOT / "build" / "kubernetes"
 ORDER = (
     "chart", "kustomize", "bad_input", "installation", "main_job", "claims", "descheduler", "suites", "admission",
-    "api_server", "nodes", "faults", "nri",
+    "api_server", "unified_node", "nodes", "faults", "nri",
 )  # fmt: skip
 """The files of tests in the order in which they run: before the installation, on it, and what disturbs it."""
 LEFT_ON_NODE = ("/var/lib/koordlet", "/var/run/koordlet", "/var/log/koordlet", "/etc/runtime/hookserver.d")
@@ -64,7 +66,7 @@ def kubernetes(tmp_path_factory: pytest.TempPathFactory, image_archive: Path) ->
     cluster = Kubernetes(tmp_path_factory.mktemp("kubernetes"), programs)
     try:
         cluster.start()
-        cluster.import_image(image_archive)
+        import_image(image_archive)
         yield cluster
     finally:
         cluster.stop()
@@ -72,8 +74,20 @@ def kubernetes(tmp_path_factory: pytest.TempPathFactory, image_archive: Path) ->
 
 
 @pytest.fixture(scope="session")
-def installed(kubernetes: Kubernetes) -> Kubernetes:
+def guest(kubernetes: Kubernetes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuestNode]:
+    """The second node, which boots but has not joined."""
+    node = GuestNode(kubernetes, tmp_path_factory.mktemp("guest"))
+    try:
+        yield node
+    finally:
+        node.leave()
+
+
+@pytest.fixture(scope="session")
+def installed(request: pytest.FixtureRequest, kubernetes: Kubernetes) -> Kubernetes:
     """The cluster with CRDs, manager, scheduler and koordlet from deploy/."""
+    if any("guest" in getattr(item, "fixturenames", ()) for item in request.session.items):
+        request.getfixturevalue("guest")  # it boots beside the tests before those that need it
     install(kubernetes)
     return kubernetes
 

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.kubernetes.components import ROOT, Kubernetes
+from tests.kubernetes.components import Kubernetes
+from tests.kubernetes.node import ROOT
 
 NAMESPACE = "koordinator-system"
 WORKLOADS = ("deployment/koord-manager", "deployment/koord-scheduler", "daemonset/koordlet")
@@ -14,8 +15,8 @@ COLOCATION = {"enable": True, "cpuReclaimThresholdPercent": 300, "metricReportIn
 """Overcommits three times the CPUs, so that a BestEffort pod fits on a machine whose other work counts as use."""
 
 
-NO_GATES, GPU_GATE = "- --feature-gates=\n", "- --feature-gates=GPUEnvInject=true\n"
-"""koordlet's flag as shipped, and with the gate that the end-to-end suite needs."""
+NO_GATES, GATES = "- --feature-gates=\n", "- --feature-gates=GPUEnvInject=true,CgroupReconcile=true\n"
+"""koordlet's flag as shipped, and with the gates that tests need."""
 
 
 def install(cluster: Kubernetes) -> None:
@@ -23,7 +24,7 @@ def install(cluster: Kubernetes) -> None:
     manifests = cluster.kubectl("kustomize", str(ROOT / "deploy")).stdout.split("\n---\n")
     (koordlet,) = (at for at, text in enumerate(manifests) if "\nkind: DaemonSet\n" in text)
     assert manifests[koordlet].count(NO_GATES) == 1
-    manifests[koordlet] = manifests[koordlet].replace(NO_GATES, GPU_GATE)
+    manifests[koordlet] = manifests[koordlet].replace(NO_GATES, GATES)
     cluster.kubectl("apply", "-f", "-", text="\n---\n".join(manifests))
     patch = json.dumps({"data": {"colocation-config": json.dumps(COLOCATION)}})
     cluster.kubectl("-n", NAMESPACE, "patch", "configmap", "slo-controller-config", "-p", patch)

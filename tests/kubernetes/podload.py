@@ -7,8 +7,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.kubernetes.components import Kubernetes, wait_for
+from tests.kubernetes.components import Kubernetes
 from tests.kubernetes.installation import NAMESPACE
+from tests.kubernetes.processes import wait_for
 
 KINDS = "crd,clusterrole,clusterrolebinding,priorityclass,mutatingwebhookconfiguration,validatingwebhookconfiguration"
 OURS = ("koord", "scheduling.sigs", "topology.node")

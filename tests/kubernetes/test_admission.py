@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.kubernetes.components import POD_SECURITY_DEFAULT, ROOT, Kubernetes
+from tests.kubernetes.components import POD_SECURITY_DEFAULT, Kubernetes
 from tests.kubernetes.installation import NAMESPACE, WORKLOADS, get
+from tests.kubernetes.node import ROOT
 
 pytestmark = pytest.mark.kubernetes
 LEVELS = {

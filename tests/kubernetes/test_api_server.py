@@ -15,8 +15,9 @@ import pytest
 from koordlet.api.core import ConfigMap
 from koordlet.kube import Client, ClientConfig
 from koordlet.kube.decode import resource_of
-from tests.kubernetes.components import ETCD, NODE, Kubernetes, wait_for
+from tests.kubernetes.components import ETCD, NODE, Kubernetes
 from tests.kubernetes.installation import NAMESPACE, WORKLOADS, get, koordlet_log
+from tests.kubernetes.processes import wait_for
 from tests.kubernetes.test_faults import RECOVERY_S, create_and_place, report_time
 from tests.kubernetes.test_faults import no_pods_left as no_pods_left
 

@@ -18,8 +18,10 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
-from tests.kubernetes.components import NODE, ROOT, SERVER, Kubernetes, wait_for
+from tests.kubernetes.components import NODE, SERVER, Kubernetes
 from tests.kubernetes.installation import NAMESPACE
+from tests.kubernetes.node import ROOT
+from tests.kubernetes.processes import wait_for
 
 pytestmark = pytest.mark.kubernetes
 LIMIT_S = 150.0

@@ -14,9 +14,11 @@ import pytest
 import yaml
 
 from scripts.install import chart
-from tests.kubernetes.components import ROOT, Kubernetes, wait_for
+from tests.kubernetes.components import Kubernetes
 from tests.kubernetes.installation import NAMESPACE, WORKLOADS
+from tests.kubernetes.node import ROOT
 from tests.kubernetes.podload import PodLoad, left_in_cluster, pod_load, webhook_policies
+from tests.kubernetes.processes import wait_for
 
 pytestmark = pytest.mark.kubernetes
 RELEASE = "koordinator"

@@ -17,8 +17,10 @@ import pytest
 import yaml
 
 from control.ctl.node.parts import SECOND_CGROUP_ROOT
-from tests.kubernetes.components import NODE, ROOT, Kubernetes, wait_for
+from tests.kubernetes.components import NODE, Kubernetes
 from tests.kubernetes.installation import NAMESPACE, get
+from tests.kubernetes.node import ROOT
+from tests.kubernetes.processes import wait_for
 
 pytestmark = pytest.mark.kubernetes
 SECOND = "node-d"

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kubernetes.components import ROOT, wait_for
+from tests.kubernetes.node import ROOT
+from tests.kubernetes.processes import wait_for
 
 pytestmark = pytest.mark.kubernetes
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.kubernetes.components import ROOT
+from tests.kubernetes.node import ROOT
 from tests.kubernetes.test_suites import SUITES
 
 pytestmark = pytest.mark.kubernetes

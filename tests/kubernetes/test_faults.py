@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.kubernetes.components import NODE, Kubernetes, wait_for
+from tests.kubernetes.components import NODE, Kubernetes
 from tests.kubernetes.installation import NAMESPACE, WORKLOADS, get
+from tests.kubernetes.processes import wait_for
 
 pytestmark = pytest.mark.kubernetes
 RECOVERY_S = 180.0

@@ -16,8 +16,10 @@ import yaml
 from control.standalone.containerd.config import may_protect
 from devicedaemon.confinement import KEPT, numbers
 from koordlet.system.capabilities import CAPABILITIES
-from tests.kubernetes.components import NODE, ROOT, Kubernetes, wait_for
+from tests.kubernetes.components import NODE, Kubernetes
 from tests.kubernetes.installation import NAMESPACE, WORKLOADS, get
+from tests.kubernetes.node import ROOT
+from tests.kubernetes.processes import wait_for
 
 pytestmark = pytest.mark.kubernetes
 

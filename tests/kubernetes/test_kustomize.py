@@ -16,9 +16,11 @@ from control import manifestfiles
 from koordlet.app.version import ABBREVIATED
 from scripts.install import archive, rootfs
 from scripts.install.imagespecs import SPECS
-from tests.kubernetes.components import NODE, ROOT, Kubernetes, wait_for
+from tests.kubernetes.components import NODE, Kubernetes
 from tests.kubernetes.installation import NAMESPACE, WORKLOADS, get
+from tests.kubernetes.node import ROOT, import_image
 from tests.kubernetes.podload import PodLoad, left_in_cluster, pod_load, webhook_policies
+from tests.kubernetes.processes import wait_for
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(1200)]  # images are built twice
 NEXT, NEXT_COMMIT = "next", "0123456789abcdef0123456789abcdef01234567"
@@ -54,7 +56,7 @@ def next_version(kubernetes: Kubernetes, next_images: Path, tmp_path: Path) -> P
         "images": [{"name": image.rpartition(":")[0], "newTag": NEXT} for image in IMAGES],
     }
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
-    kubernetes.import_image(next_images)
+    import_image(next_images)
     return tmp_path
 
 

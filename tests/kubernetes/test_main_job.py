@@ -10,8 +10,9 @@ import pytest
 
 from control.ctl.demo import colocation
 from control.ctl.demo.judge import DemoResult
-from tests.kubernetes.components import NODE, Kubernetes, wait_for
+from tests.kubernetes.components import NODE, Kubernetes
 from tests.kubernetes.installation import NAMESPACE, WORKLOADS, get
+from tests.kubernetes.processes import wait_for
 
 pytestmark = pytest.mark.kubernetes
 CGROUPS = Path("/sys/fs/cgroup")

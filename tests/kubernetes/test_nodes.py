@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.kubernetes.components import NODE, Kubernetes, wait_for
+from tests.kubernetes.components import NODE, Kubernetes
 from tests.kubernetes.installation import get
+from tests.kubernetes.processes import wait_for
 from tests.kubernetes.test_faults import RECOVERY_S, create_and_place, pod, report_time
 from tests.kubernetes.test_faults import no_pods_left as no_pods_left
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kubernetes.components import Kubernetes, wait_for
+from tests.kubernetes.components import Kubernetes
 from tests.kubernetes.installation import get, koordlet_log
+from tests.kubernetes.processes import wait_for
 from tests.kubernetes.test_main_job import (
     BATCH_WEIGHTS,
     JOB,

@@ -23,7 +23,8 @@ from control.ctl.manifests import koordlet, koordletpolicy
 from control.manager import manifests
 from control.manifestfiles import VIEWER
 from koordlet.api.encoding import crdgen
-from tests.kubernetes.components import ROOT, wait_for
+from tests.kubernetes.node import ROOT
+from tests.kubernetes.processes import wait_for
 from tests.ports import free_port
 
 pytestmark = pytest.mark.kubernetes

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from tests.kubernetes.components import ROOT, Kubernetes
+from tests.kubernetes.components import Kubernetes
+from tests.kubernetes.node import ROOT
 
 pytestmark = pytest.mark.kubernetes
 SUITES = {

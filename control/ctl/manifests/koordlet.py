@@ -145,8 +145,7 @@ def daemonset() -> list[Object]:
         ],
         "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
         "ports": [{"name": "metrics", "containerPort": PORT, "hostPort": PORT, "protocol": "TCP"}],
-        "readinessProbe": {"httpGet": {"path": "/readyz", **probe}, "periodSeconds": 10},
-        "livenessProbe": {"httpGet": {"path": "/healthz", **probe}, "initialDelaySeconds": 30, "periodSeconds": 10},
+        **manifestfiles.probes(probe, "/readyz"),
         # docs/install.md: the BPF maps of a node with 64 CPUs count as memory of this container
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"cpu": "500m", "memory": "512Mi"}},
         "securityContext": CONFINED,

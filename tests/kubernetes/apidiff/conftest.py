@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ComparedServer, ComparedServer]]:
     from tests.kubernetes.apidiff.servers import embedded_server, real_server
-    from tests.kubernetes.components import ROOT
+    from tests.kubernetes.node import ROOT
 
     programs = ROOT / "build" / "kubernetes" / os.environ.get("KOORD_KUBERNETES", "v1.35") / "bin"
     folder: Path = tmp_path_factory.mktemp("apidiff")

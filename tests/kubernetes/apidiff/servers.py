@@ -21,7 +21,7 @@ from typing import Any
 import urllib3
 
 from control.standalone.apiserver import ApiServer
-from tests.kubernetes.components import wait_for
+from tests.kubernetes.processes import wait_for
 from tests.ports import free_port
 
 ADMIN, TENANT = "admin-token", "tenant-token"

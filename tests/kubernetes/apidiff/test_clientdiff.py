@@ -16,7 +16,7 @@ from tests.kubernetes.apidiff.cases.client import CALLS, NS, WIDGETS, ClientCall
 from tests.kubernetes.apidiff.exchange import normal, unequal
 from tests.kubernetes.apidiff.known import CLIENT, KnownDifference
 from tests.kubernetes.apidiff.servers import ComparedServer
-from tests.kubernetes.components import wait_for
+from tests.kubernetes.processes import wait_for
 
 VERSION = os.environ.get("KOORD_KUBERNETES", "v1.35")
 pytestmark = [pytest.mark.kubernetes] if VERSION == "v1.35" else []  # `known` is about this version

@@ -13,7 +13,7 @@ import pytest
 from tests.kubernetes.apidiff.cases.kubectl import COMMANDS, NS, Command
 from tests.kubernetes.apidiff.exchange import normal
 from tests.kubernetes.apidiff.servers import ComparedServer
-from tests.kubernetes.components import ROOT
+from tests.kubernetes.node import ROOT
 
 VERSION = os.environ.get("KOORD_KUBERNETES", "v1.35")
 pytestmark = [pytest.mark.kubernetes] if VERSION == "v1.35" else []  # `known` is about this version
