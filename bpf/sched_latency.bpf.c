@@ -157,6 +157,40 @@ static __always_inline u64 throttled_part(struct stamp *stamp, struct cfs_rq *cf
 	return part < wait ? part : wait;
 }
 
+// Core scheduling (v5.14, CONFIG_SCHED_CORE). Each flavour declares only its fields.
+struct task_struct___core {
+	unsigned long core_cookie;
+} __attribute__((preserve_access_index));
+
+struct rq___core {
+	struct rq___core *core;
+	unsigned int core_enabled;
+	int cpu;
+} __attribute__((preserve_access_index));
+
+#define CORE_SCHEDULING bpf_core_field_exists(struct rq___core, core_enabled)
+
+// The task's cookie, 0 = none: the address of an object of 8 bytes. The rest tells cookies within 32 GiB apart.
+static __always_inline u32 short_cookie(struct task_struct *task)
+{
+	return CORE_SCHEDULING ? ((struct task_struct___core *)task)->core_cookie >> 3 : 0;
+}
+
+// Which CPUs share the core. rq->core is the run queue of one of them; the table has what the kernel has no field for.
+static __always_inline void note_sibling(struct cpu_state *cpu, u32 cpu_id, struct rq___core *rq)
+{
+	u32 first = rq->core->cpu;
+	struct cpu_state *other;
+
+	if (first == cpu_id)
+		return;
+	other = cpu_at(first);
+	if (!other)
+		return;
+	cpu->sibling = first + 1;
+	other->sibling = cpu_id + 1;
+}
+
 // A wait that ended at `end`: `here` ns on this CPU's queue, `before` ns elsewhere. stamp is NULL or the task's own.
 static __always_inline void account(struct task_struct *task, u32 slot, struct stamp *stamp, struct cpu_state *cpu,
 				    u32 cpu_id, struct rq *rq, u64 here, u64 before, u64 end)
@@ -164,6 +198,7 @@ static __always_inline void account(struct task_struct *task, u32 slot, struct s
 	u64 throttled = 0;
 	bool preempted = false, moved = false;
 
+	cpu->waiter = short_cookie(task);
 	if (stamp && stamp->runs == (u32)task->sched_info.pcount) {
 		preempted = stamp->flags & STAMP_PREEMPTED;
 		moved = stamp->flags & STAMP_MOVED;
@@ -243,7 +278,7 @@ OUT_OF_LINE int add_missed_switch(struct task_struct *prev, u32 pid, struct cpu_
 		if ((s64)wait > 0)
 			account(prev, slot, stamp, cpu, cpu_id, rq, wait, 0, arrived);
 	}
-	note_runner(cpu, slot, arrived);
+	note_runner(cpu, slot, short_cookie(prev), arrived);
 	return 0;
 }
 
@@ -279,6 +314,8 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 
 	if (!cpu)
 		return 0;
+	if (CORE_SCHEDULING && ((struct rq___core *)rq)->core_enabled && !cpu->sibling)
+		note_sibling(cpu, cpu_id, (struct rq___core *)rq);
 	if (prev_pid) {
 		if (cpu->pid != prev_pid)
 			add_missed_switch(prev, prev_pid, cpu, cpu_id, rq);
@@ -287,7 +324,7 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 	slot = slot_of(&settings.slots, next, pid, &cpu->slot_lost);
 	if (pid)
 		arrive(next, pid, slot, cpu, cpu_id, now, rq);
-	note_runner(cpu, slot, now);
+	note_runner(cpu, slot, short_cookie(next), now);
 	cpu->pid = pid;
 	return 0;
 }

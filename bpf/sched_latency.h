@@ -21,7 +21,7 @@
 #include "culprit_matrix.h"
 #include "rows.h"
 
-#define SCHED_LATENCY_VERSION 4
+#define SCHED_LATENCY_VERSION 5
 
 /* Slices of run time remembered per CPU: how far back a culprit can be named. More than the tasks that wait for one CPU
  * at a load of 200 on two CPUs. */
@@ -42,7 +42,7 @@ struct slot_stats {
 struct slice {
 	u64 start_ns;
 	u32 slot;
-	u32 reserved;
+	u32 cookie; /* of core scheduling: see short_cookie() */
 };
 
 struct cpu_state {
@@ -54,8 +54,10 @@ struct cpu_state {
 	u64 missed;    /* switches for which the program did not run; the next switch accounts for them */
 	u32 head;      /* ring[head] is the slice that runs now */
 	u32 pid;       /* the task that runs now */
+	u32 sibling;   /* the other hardware thread of the core + 1; 0: there is none, or no core scheduling so far */
+	u32 waiter;    /* the cookie of the task whose wait is being charged */
 	struct slice ring[RING];
-}; /* 2112 bytes */
+}; /* 2120 bytes */
 
 #define STAMP_PREEMPTED 1 /* the task left the CPU while it was runnable */
 #define STAMP_THROTTLE 2  /* throttle_base and pelt_base are set, for stamp.cpu */

@@ -66,6 +66,47 @@ static __always_inline void charge_slice(u32 cpu_id, struct cpu_state *cpu, u32 
 static struct cpu_state *cpu_at(u32 i);
 
 /*
+ * Core scheduling. While a task runs, the kernel keeps the other thread of its core idle rather than let a task with
+ * another cookie run there ("forced idle"). A task that waits on that idle CPU waits for the runner of the other thread,
+ * unless both have the same cookie: then it is only on its way. bcc cannot read cookies, and has no siblings.
+ */
+#ifdef BCC
+#define SIBLING_OF(cpu) 0
+static __always_inline int charge_idle(u32 cpu_id, u32 sibling, u32 victim, u64 from, u64 end) { return 0; }
+#else
+#define SIBLING_OF(cpu) (cpu)->sibling
+
+/* Charge a part of a wait in which the CPU was idle: to the slices of its sibling that forced it, the rest to idle. */
+GLOBAL int charge_idle(u32 cpu_id, u32 sibling, u32 victim, u64 from, u64 end)
+{
+	struct cpu_state *cpu = cpu_at(cpu_id), *runners = cpu_at(sibling - 1);
+	u32 idle = special_slot(cgroup_mask(), SLOT_IDLE);
+	u32 i;
+
+	if (!cpu)
+		return 0;
+	for (i = 0; i < LOOK_BACK && runners; i++) {
+		struct slice *slice = &runners->ring[(runners->head - i) & (RING - 1)];
+		u64 start = slice->start_ns;
+		bool forced = slice->slot != idle && slice->cookie != cpu->waiter;
+
+		if (start == 0)
+			break;
+		if (start >= end)
+			continue;
+		if (start < from)
+			start = from;
+		charge_slice(cpu_id, cpu, victim, forced ? slice->slot : idle, end - start);
+		end = start;
+		if (end <= from)
+			return 0;
+	}
+	charge_slice(cpu_id, cpu, victim, special_slot(cgroup_mask(), SLOT_OLDER), end - from);
+	return 0;
+}
+#endif
+
+/*
  * Charge the part of a wait from `from` to `end` to the slices that `runner_cpu` had then, newest first. Another CPU
  * may be writing its ring meanwhile: a slice that it overwrites may then be charged to the wrong slot.
  */
@@ -86,7 +127,10 @@ GLOBAL int charge_slices(u32 cpu_id, u32 runner_cpu, u32 victim, u64 from, u64 e
 			continue;
 		if (start < from)
 			start = from;
-		charge_slice(cpu_id, cpu, victim, slice->slot, end - start);
+		if (SIBLING_OF(runners) && slice->slot == special_slot(cgroup_mask(), SLOT_IDLE))
+			charge_idle(cpu_id, SIBLING_OF(runners), victim, start, end);
+		else
+			charge_slice(cpu_id, cpu, victim, slice->slot, end - start);
 		end = start;
 		if (end <= from)
 			return 0;
@@ -101,21 +145,22 @@ static __always_inline void charge_wait(u32 cpu_id, struct cpu_state *cpu, u32 v
 	struct slice *last = &cpu->ring[cpu->head & (RING - 1)];
 	u64 start = last->start_ns;
 
-	if (start && start <= from)
+	if (start && start <= from && !SIBLING_OF(cpu))
 		charge_slice(cpu_id, cpu, victim, last->slot, now - from);
 	else
 		charge_slices(cpu_id, cpu_id, victim, from, now);
 }
 
-/* From now on this slot runs here. If it ran before, its slice continues. */
-static __always_inline void note_runner(struct cpu_state *cpu, u32 slot, u64 now)
+/* From now on this slot runs here. If it ran before, with the same cookie, its slice continues. */
+static __always_inline void note_runner(struct cpu_state *cpu, u32 slot, u32 cookie, u64 now)
 {
 	u32 head = cpu->head & (RING - 1);
 
-	if (cpu->ring[head].slot == slot && cpu->ring[head].start_ns)
+	if (cpu->ring[head].slot == slot && cpu->ring[head].cookie == cookie && cpu->ring[head].start_ns)
 		return;
 	head = (head + 1) & (RING - 1);
 	cpu->ring[head].start_ns = now;
 	cpu->ring[head].slot = slot;
+	cpu->ring[head].cookie = cookie;
 	cpu->head = head;
 }

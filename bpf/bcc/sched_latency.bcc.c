@@ -161,6 +161,6 @@ RAW_TRACEPOINT_PROBE(sched_switch)
 			stamp->flags = 0;
 		}
 	}
-	note_runner(cpu, slot, now);
+	note_runner(cpu, slot, 0, now);
 	return 0;
 }

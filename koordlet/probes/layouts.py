@@ -50,7 +50,7 @@ CULPRIT_LOST: Final[np.dtype[Any]] = np.dtype([("count", "u8"), ("ns", "u8")])
 ROW_CONFIG: Final[np.dtype[Any]] = np.dtype([("rows", "u4"), ("shared", "u4")])
 
 # bpf/sched_latency.h
-SCHED_LATENCY_VERSION: Final = 4
+SCHED_LATENCY_VERSION: Final = 5
 RING: Final = 128
 SLOT_STATS: Final[np.dtype[Any]] = np.dtype(
     [
@@ -65,7 +65,7 @@ SLOT_STATS: Final[np.dtype[Any]] = np.dtype(
         ("reserved", "u8", 6),
     ]
 )
-SLICE: Final[np.dtype[Any]] = np.dtype([("start_ns", "u8"), ("slot", "u4"), ("reserved", "u4")])
+SLICE: Final[np.dtype[Any]] = np.dtype([("start_ns", "u8"), ("slot", "u4"), ("cookie", "u4")])
 CPU_STATE: Final[np.dtype[Any]] = np.dtype(
     [
         ("matrix_lost", CULPRIT_LOST),
@@ -76,6 +76,8 @@ CPU_STATE: Final[np.dtype[Any]] = np.dtype(
         ("missed", "u8"),
         ("head", "u4"),
         ("pid", "u4"),
+        ("sibling", "u4"),
+        ("waiter", "u4"),
         ("ring", SLICE, 128),
     ]
 )

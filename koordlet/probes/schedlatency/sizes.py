@@ -29,7 +29,7 @@ MAX_OWN_COUNTERS = 131072
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """All but `cpus` and `rows` are powers of two. The tables take
-    ``8*cgroups + rows*512*(cgroups+16) + cpus*(24*matrix + 2112) + 24*shared + 64*stamps`` bytes of kernel memory."""
+    ``8*cgroups + rows*512*(cgroups+16) + cpus*(24*matrix + 2120) + 24*shared + 64*stamps`` bytes of kernel memory."""
 
     cpus: int
     cgroups: int = 2048

@@ -38,7 +38,7 @@ def test_layouts_are_those_of_the_headers() -> None:
     [
         (layouts.SLOT_STATS, 512),
         (layouts.CULPRIT_ENTRY, 24),
-        (layouts.CPU_STATE, 2112),
+        (layouts.CPU_STATE, 2120),
         (layouts.STAMP, 64),
         (layouts.IO_STATS, 1024),
         (layouts.IO_DEVICE, 800),
