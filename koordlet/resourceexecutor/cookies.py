@@ -103,9 +103,7 @@ class Cookies:
             self._forget(_directory(setting))
             raise TargetGone(setting.label, str(value), errno.ESRCH, "no process is left")
         if value == ABSENT:
-            failed = coresched.clear(CookieScope.THREAD_GROUP, [pid for pid, cookie in cookies.items() if cookie])
-            self._forget(_directory(setting))
-            self._refuse_alive(setting, value, failed, 0)
+            self._clear(setting, cookies)
             return
         name = str(value).removeprefix(PREFIX)
         try:
@@ -126,6 +124,14 @@ class Cookies:
         now = self._clock()
         self._outcomes = {key: row for key, row in self._outcomes.items() if now - row[1] < OUTCOME_TTL_S}
         return ((key, float(count)) for key, (count, _) in self._outcomes.items())
+
+    def _clear(self, setting: Setting, cookies: dict[int, int]) -> None:
+        try:
+            failed = coresched.clear(CookieScope.THREAD_GROUP, [pid for pid, cookie in cookies.items() if cookie])
+        except CoreSchedError as error:
+            raise write_error(setting.label, ABSENT, error.errno or errno.EIO, str(error)) from error
+        self._forget(_directory(setting))
+        self._refuse_alive(setting, ABSENT, failed, 0)
 
     def _assign(self, setting: Setting, value: str, name: str, cookies: dict[int, int]) -> None:
         group = self._groups.get(name) or self._adopted(name, cookies)

@@ -21,25 +21,23 @@ class CoreKernel:
         self.tasks = {} if tasks is None else tasks
         self.protected: set[int] = set()
         self.smt = True
-        self.threads: dict[int, int] = {}
-        """Cookies of calling threads. A cookie ends with its thread, whose number may be used again."""
+        self.threads: dict[threading.Thread, int] = {}
+        """Cookies of calling threads. A new one has its creator's, which is always the main thread."""
         self.calls: list[tuple[int, int, int, int]] = []
         """(thread, operation, pid, scope)."""
         self._last = 100
-        self._main = threading.get_ident()
+        self._main = threading.current_thread()
 
     def prctl(self, option, operation, pid, scope, address) -> int:  # type: ignore[no-untyped-def]
         operation, pid, scope, address = (value.value for value in (operation, pid, scope, address))
         assert option.value == 62
-        me = threading.get_ident()
-        if not self.calls or self.calls[-1][0] != me:  # a thread that calls after another one may be a new one
-            self.threads = {self._main: self.threads.get(self._main, 0)}
-        self.calls.append((me, operation, pid, scope))
+        me = threading.current_thread()
+        self.calls.append((threading.get_ident(), operation, pid, scope))
         code = self._refusal(operation, pid, scope, address)
         if code:
             ctypes.set_errno(code)
             return -1
-        mine = self.threads.setdefault(me, 0)
+        mine = self.threads.setdefault(me, self.threads.get(self._main, 0))
         if operation == GET:
             ctypes.c_ulong.from_address(address).value = self.tasks[pid] if pid else mine
         elif operation == CREATE:

@@ -1,7 +1,7 @@
 """Core scheduling cookies through `prctl(PR_SCHED_CORE)` (spec 03 §1.8; prctl(2), core-scheduling.rst).
 
 SHARE_TO and SHARE_FROM copy from and to the calling thread's cookie, so both composite operations run on a new thread
-whose cookie ends with it: the caller's own cookie stays 0. The thread lives for one call.
+whose cookie ends with it: the caller's own cookie does not change. The thread lives for one call.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from koordlet.system.kernel import Feature
 
 T = TypeVar("T")
 PR_SCHED_CORE = 62
+INIT = 1
+"""A process that has the default cookie: koordlet sees the node's processes."""
 _GET, _CREATE, _SHARE_TO, _SHARE_FROM = range(4)
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -47,9 +49,18 @@ def create(pid: int, scope: CookieScope) -> None:
 
 
 def clear(scope: CookieScope, pids: Iterable[int]) -> list[int]:
-    """Give every pid the default cookie; returns the pids for which it failed, usually because they ended."""
+    """Give every pid the default cookie; returns the pids for which it failed, usually because they ended. Raises
+    CoreSchedError when this process and process 1 have a cookie."""
     target_pids = list(pids)
-    return _on_new_thread(lambda: _share_to(scope, target_pids))
+
+    def run() -> list[int]:
+        if get_cookie():  # a thread inherits the cookie of its creator: koordlet's pod may be of a class with cookies
+            _prctl(_SHARE_FROM, INIT, CookieScope.THREAD)
+            if get_cookie():
+                raise CoreSchedError(errno.EBUSY, f"process {INIT} has a core-scheduling cookie")
+        return _share_to(scope, target_pids)
+
+    return _on_new_thread(run)
 
 
 def assign(source: int, scope: CookieScope, pids: Iterable[int]) -> list[int]:

@@ -30,6 +30,19 @@ def test_clear_sets_the_default_cookie(kernel: CoreKernel) -> None:
     assert kernel.tasks == {10: 0, 11: 0, 12: 9}
 
 
+def test_a_caller_with_a_cookie_takes_the_default_one_from_process_1(kernel: CoreKernel) -> None:
+    """koordlet's own pod may be of a class that has cookies; its threads inherit them."""
+    kernel.tasks[1] = 0
+    kernel.threads[threading.current_thread()] = 7
+    assert coresched.clear(CookieScope.THREAD, [10]) == []
+    assert kernel.tasks[10] == 0
+    assert coresched.get_cookie() == 7
+    kernel.tasks[1] = 5
+    with pytest.raises(CoreSchedError, match="process 1"):
+        coresched.clear(CookieScope.THREAD, [12])
+    assert kernel.tasks[12] == 9
+
+
 def test_a_failing_source_is_an_error(kernel: CoreKernel) -> None:
     with pytest.raises(CoreSchedError, match="99") as caught:
         coresched.assign(99, CookieScope.THREAD, [10])
