@@ -35,6 +35,11 @@ test-arm64:  ## the kernel tests of the guest on an emulated arm64 machine, half
 	@scripts/setup.sh arm64
 	@KOORD_GUEST=arm64 $(PY) -m pytest -m guest -s tests/guest
 
+.PHONY: test-sched
+test-sched:  ## core scheduling and sched_ext on an emulated machine, with a kernel that is compiled on the first run
+	@scripts/setup.sh sched
+	@KOORD_GUEST=sched $(PY) -m pytest -m guest -s tests/guest
+
 .PHONY: test-oracle
 test-oracle: setup-test  ## compare scheduling decisions with the real kube-scheduler: WORLDS=2000 SEED=1
 	@tests/kubernetes/build.sh $(KUBERNETES)

@@ -112,12 +112,17 @@ def amd64() -> Machine:
     images = sorted((TREE / "boot").glob("vmlinuz-*"))
     if not images:
         raise GuestError(f"{TREE}/boot holds no kernel; remove {GUEST} and run again")
+    return on_this_root(images[-1], "", f"mount --bind {shlex.quote(str(TREE / 'usr/src'))} /usr/src")
+
+
+def on_this_root(kernel: Path, options: str, *prepare: str) -> Machine:
+    """A guest with this machine's root file system; `options` are more options of qemu."""
     PYTHON_CACHE.mkdir(exist_ok=True)
     return Machine(
-        images[-1],
-        (f"--qemu-opts=-cpu {CPU} {CACHED_DISK}",),
+        kernel,
+        (f"--qemu-opts=-cpu {CPU} {CACHED_DISK} {options}",),
         (
-            f"mount --bind {shlex.quote(str(TREE / 'usr/src'))} /usr/src",
+            *prepare,
             f"mkdir -p {HOST} /run/upper /run/work",
             f"mount -t 9p -o ro,version=9p2000.L,trans=virtio,msize=524288,cache=loose {CACHED_TAG} {HOST}",
             *(f"mount --bind {shlex.quote(HOST + path)} {shlex.quote(path)}" for path in CACHED),

@@ -3,6 +3,7 @@
 #   scripts/setup.sh demo   what `make demo` needs
 #   scripts/setup.sh test   the same, plus what `make test` and `make bench` need
 #   scripts/setup.sh arm64  the same, plus what `make test-arm64` needs
+#   scripts/setup.sh sched  the same, plus what `make test-sched` needs
 #   scripts/setup.sh fuzz   the same as for the tests, plus Atheris and schemathesis in build/fuzz/venv
 #   scripts/setup.sh screenshots   the same as for the demo, plus Prometheus, containers and a browser
 #   scripts/setup.sh colocation   the same, plus the services and batch work of `make bench-colocation`
@@ -17,10 +18,13 @@ case $mode in
   arm64)
     lists="scripts/apt/base.txt scripts/apt/bpf.txt scripts/apt/test.txt scripts/apt/kubernetes.txt scripts/apt/arm64.txt"
     pins=requirements/dev.txt ;;
+  sched)
+    lists="scripts/apt/base.txt scripts/apt/bpf.txt scripts/apt/test.txt scripts/apt/kubernetes.txt scripts/apt/sched.txt"
+    pins=requirements/dev.txt ;;
   colocation)
     lists="scripts/apt/base.txt scripts/apt/bpf.txt scripts/apt/test.txt scripts/apt/kubernetes.txt scripts/apt/colocation.txt"
     pins=requirements/dev.txt ;;
-  *) echo "setup: unknown mode '$mode' (demo, screenshots, test, arm64, fuzz or colocation)" >&2; exit 2 ;;
+  *) echo "setup: unknown mode '$mode' (demo, screenshots, test, arm64, sched, fuzz or colocation)" >&2; exit 2 ;;
 esac
 say() { printf 'setup: %s\n' "$*"; }
 [ "$(id -u)" = 0 ] || { echo "setup: must run as root: cgroups, BPF and apt-get need it" >&2; exit 1; }

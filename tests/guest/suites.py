@@ -1,4 +1,4 @@
-"""Runs inside the guest: the kernel tests that must also pass on cgroup v2 and kernel 6.1.
+"""Runs inside the guest: the kernel tests that must also pass on cgroup v2 and another kernel.
 
     python -m tests.guest.suites NAME ...
 
@@ -46,6 +46,7 @@ class Suite:
 
 ONE_DRIVER: Final = ("-k", "not cgroupfs")
 """Of names: on cgroup v2 it is nearly always systemd's, and names are the same on both."""
+NO_QUOTAS: Final = ("-k", "not cgroupfs and not quota and not throttle")
 SUITES: Final = {
     "sched": Suite(
         650,
@@ -98,7 +99,7 @@ SUITES: Final = {
         environment={APPARMOR: "koordlet"},
         prepare=("apparmor_parser", "-r", "-K", "-I", "tests/guest", "deploy/koordlet-apparmor/koordlet"),
     ),
-    # The same without a profile, only on arm64.
+    # The same without a profile, for kernels without AppArmor.
     "unconfined": Suite(
         650,
         (f"{T}/process/test_koordlet_figures.py", f"{EVERY}::test_a_stop_leaves_what_the_kubelet_had_set"),
@@ -115,6 +116,29 @@ SUITES: Final = {
             f"{LATENCY}::test_waiting_survives_a_move_to_another_cpu",
         ),
         environment={"KOORD_TEST_PROBES": "bcc"},
+    ),
+    # With core scheduling and CPUs that are siblings.
+    "core-sched": Suite(
+        650,
+        (
+            f"{T}/system/test_coresched.py::test_cookies_of_this_kernel",
+            f"{T}/resourceexecutor/guest_cookies.py",
+            f"{T}/probes/guest_core_sched.py",
+            f"{T}/process/guest_core_sched.py",
+        ),
+    ),
+    # All tasks are scheduled by a BPF program: koordlet's settings have no effect there, but its figures stay true.
+    "sched-ext": Suite(
+        900,
+        (
+            LATENCY,
+            f"{T}/probes/guest_sched_ext.py",
+            f"{EVERY}::test_a_stop_leaves_what_the_kubelet_had_set",
+            # The last: the kernel removes a scheduler that lets a task wait for too long.
+            f"{T}/system/guest_sched_ext.py",
+        ),
+        options=NO_QUOTAS,
+        prepare=("bpftool", "struct_ops", "register", "build/guest/sched/fifo.bpf.o"),
     ),
     # The last: it takes most memory away, and what was read of files. If it is killed, the guest keeps little memory.
     "node-stalls": Suite(450, (f"{T}/probes/guest_node_stalls.py",)),

@@ -1,9 +1,10 @@
-"""The kernel suites in a guest with Debian's 6.1 kernel and unified cgroup v2: emulated, many minutes.
+"""The kernel suites in a guest with Debian's 6.1 kernel and unified cgroup v2, or in one that KOORD_GUEST names:
+emulated, many minutes.
 
 They show that objects built on this machine load on another kernel, and that usage, throttling, latency and culprits
 are right on cgroup v2 as on v1, also with the bcc variant. A suite that skips a test, runs no test or does not finish
 fails. On a quiet machine all suites take a quarter of an hour; each has a time limit (suites.py), and the guest is
-stopped after TIMEOUT_S. If the emulated kernel hangs or ends early, it is booted again for the remaining suites, and
+stopped after a time. If the emulated kernel hangs or ends early, it is booted again for the remaining suites, and
 the output reports that.
 """
 
@@ -14,21 +15,37 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.guest.suites import SUITES
-
-pytestmark = [pytest.mark.guest, pytest.mark.timeout(0)]  # TIMEOUT_S is the limit here
+pytestmark = [pytest.mark.guest, pytest.mark.timeout(0)]  # the guest's time is the limit here
 
 ROOT = Path(__file__).resolve().parents[2]
-ARM64 = os.environ.get("KOORD_GUEST") == "arm64"
-"""`make test-arm64`, without the suites that need AppArmor or compile in the guest."""
-HERE = tuple(name for name in SUITES if name not in (("confined", "bcc") if ARM64 else ("unconfined",)))
-PROGRAM = ("-m", "scripts.guestarm64") if ARM64 else ("scripts/guest.py",)
-PYTHON = "python3" if ARM64 else "python"
-TIMEOUT_S = 5400 if ARM64 else 2600
+
+
+@dataclass(frozen=True)
+class Guest:
+    """How a guest is started, and what it runs."""
+
+    program: tuple[str, ...]
+    suites: tuple[str, ...]
+    timeout_s: float
+    python: str = "python"
+
+
+GUESTS = {
+    "amd64": Guest(("scripts/guest.py",), ("sched", "stalls", "cgroups", "confined", "bcc", "node-stalls"), 2600),
+    # Without the suites that need AppArmor or compile in the guest.
+    "arm64": Guest(
+        ("-m", "scripts.guestarm64"), ("sched", "stalls", "cgroups", "unconfined", "node-stalls"), 5400, "python3"
+    ),
+    # What depends on core scheduling and sched_ext.
+    "sched": Guest(("-m", "scripts.guestsched"), ("sched", "core-sched", "sched-ext"), 3600),
+}
+GUEST = GUESTS[os.environ.get("KOORD_GUEST", "amd64")]
+"""`make test-arm64` and `make test-sched` name theirs."""
 BOOTS = 2
 TIMED_OUT = 124
 PYTHON_CACHE = ROOT / "build" / "guest" / "pycache"
@@ -37,7 +54,7 @@ ENDS = {"124": "its time was up", "137": "it had to be killed"}
 
 def left(results: Path) -> list[str]:
     """Suites that did not come to their end."""
-    return [suite for suite in HERE if not (results / f"{suite}.end").exists()]
+    return [suite for suite in GUEST.suites if not (results / f"{suite}.end").exists()]
 
 
 def compile_for_the_guest() -> None:
@@ -53,13 +70,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of what the guest wrote: see suites.py."""
     out = tmp_path_factory.mktemp("guest")
     compile_for_the_guest()
-    until = time.monotonic() + TIMEOUT_S
+    until = time.monotonic() + GUEST.timeout_s
     for boot in range(BOOTS):
         # Progress goes to the terminal (with -s) or into the report: a boot alone takes most of a minute.
         limit = str(until - time.monotonic())
-        command = [sys.executable, *PROGRAM, "--out", os.fspath(out), "--timeout", limit, "--"]
+        command = [sys.executable, *GUEST.program, "--out", os.fspath(out), "--timeout", limit, "--"]
         status = subprocess.run(
-            [*command, PYTHON, "-m", "tests.guest.suites", *left(out)], cwd=ROOT, check=False
+            [*command, GUEST.python, "-m", "tests.guest.suites", *left(out)], cwd=ROOT, check=False
         ).returncode
         if not left(out) or status == TIMED_OUT:
             break
@@ -69,7 +86,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("suite", HERE)
+@pytest.mark.parametrize("suite", GUEST.suites)
 def test_suite_passes_in_the_guest(results: Path, suite: str) -> None:
     report, ended = results / f"{suite}.xml", results / f"{suite}.end"
     assert ended.exists(), f"the guest did not come to the end of suite {suite}"
