@@ -37,6 +37,8 @@ from tests.koordlet.probes.bpfstats import timed_programs
 from tests.scale.figures import ROOT, Figure, report
 
 RUN_BUDGET_NS = 90
+EMPTY_BUDGET = 1.5
+"""Times an empty program."""
 RUNQLAT_SHARE_BUDGET = 0.5
 PINGPONGS = 60_000
 PROGRAMS = ("sched_switch", "sched_wakeup")
@@ -135,10 +137,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         trips, runs = measure(Host(Roots.host()), build_pingpong(Path(directory)), options.rounds)
     added = {name: trip - trips["none"] for name, trip in trips.items()}
+    switch = runs["ours"].get("sched_switch", 0.0)
     figures = [
-        Figure("probe_switch", runs["ours"].get("sched_switch", 0.0), "ns", RUN_BUDGET_NS),
+        Figure("probe_switch", switch, "ns", RUN_BUDGET_NS),
         Figure("probe_wakeup", runs["ours"].get("sched_wakeup", 0.0), "ns", RUN_BUDGET_NS),
         Figure("empty_switch", runs["empty"]["sched_switch"], "ns"),
+        Figure("probe_switch_of_empty", switch / runs["empty"]["sched_switch"], "ratio", EMPTY_BUDGET),
         Figure("empty_wakeup", runs["empty"]["sched_wakeup"], "ns"),
         Figure("runqlat_switch", runs["runqlat"]["sched_switch"], "ns"),
         Figure("runqlat_wakeup", runs["runqlat"]["sched_wakeup"], "ns"),
