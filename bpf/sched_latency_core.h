@@ -65,6 +65,16 @@ static __always_inline void charge_slice(u32 cpu_id, struct cpu_state *cpu, u32 
 
 static struct cpu_state *cpu_at(u32 i);
 
+/* charge_slice for loops: inlined there, it exceeds what the verifier of 6.1 processes. */
+GLOBAL int charge_part(u32 cpu_id, u32 victim, u32 culprit, u64 ns)
+{
+	struct cpu_state *cpu = cpu_at(cpu_id);
+
+	if (cpu)
+		charge_slice(cpu_id, cpu, victim, culprit, ns);
+	return 0;
+}
+
 /*
  * Core scheduling. While a task runs, the kernel keeps the other thread of its core idle rather than let a task with
  * another cookie run there ("forced idle"). A task that waits on that idle CPU waits for the runner of the other thread,
@@ -96,13 +106,12 @@ GLOBAL int charge_idle(u32 cpu_id, u32 sibling, u32 victim, u64 from, u64 end)
 			continue;
 		if (start < from)
 			start = from;
-		charge_slice(cpu_id, cpu, victim, forced ? slice->slot : idle, end - start);
+		charge_part(cpu_id, victim, forced ? slice->slot : idle, end - start);
 		end = start;
 		if (end <= from)
 			return 0;
 	}
-	charge_slice(cpu_id, cpu, victim, special_slot(cgroup_mask(), SLOT_OLDER), end - from);
-	return 0;
+	return charge_part(cpu_id, victim, special_slot(cgroup_mask(), SLOT_OLDER), end - from);
 }
 #endif
 
@@ -112,10 +121,10 @@ GLOBAL int charge_idle(u32 cpu_id, u32 sibling, u32 victim, u64 from, u64 end)
  */
 GLOBAL int charge_slices(u32 cpu_id, u32 runner_cpu, u32 victim, u64 from, u64 end)
 {
-	struct cpu_state *cpu = cpu_at(cpu_id), *runners = cpu_at(runner_cpu);
+	struct cpu_state *runners = cpu_at(runner_cpu);
 	u32 i;
 
-	if (!cpu || !runners)
+	if (!runners)
 		return 0;
 	for (i = 0; i < LOOK_BACK; i++) {
 		struct slice *slice = &runners->ring[(runners->head - i) & (RING - 1)];
@@ -130,13 +139,12 @@ GLOBAL int charge_slices(u32 cpu_id, u32 runner_cpu, u32 victim, u64 from, u64 e
 		if (SIBLING_OF(runners) && slice->slot == special_slot(cgroup_mask(), SLOT_IDLE))
 			charge_idle(cpu_id, SIBLING_OF(runners), victim, start, end);
 		else
-			charge_slice(cpu_id, cpu, victim, slice->slot, end - start);
+			charge_part(cpu_id, victim, slice->slot, end - start);
 		end = start;
 		if (end <= from)
 			return 0;
 	}
-	charge_slice(cpu_id, cpu, victim, special_slot(cgroup_mask(), SLOT_OLDER), end - from);
-	return 0;
+	return charge_part(cpu_id, victim, special_slot(cgroup_mask(), SLOT_OLDER), end - from);
 }
 
 /* Charge a wait to the runners that this CPU had from `from` to now. */
