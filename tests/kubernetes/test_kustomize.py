@@ -41,8 +41,7 @@ def next_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("next-images") / "images.tar"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rootfs, "commit", lambda: NEXT_COMMIT)
-        patch.setattr(archive, "SPECS", [replace(spec, name=tagged(spec.name)) for spec in SPECS])
-        archive.write(path)
+        archive.write(path, [replace(spec, name=tagged(spec.name)) for spec in SPECS])
     return path
 
 
